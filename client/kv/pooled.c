@@ -391,15 +391,14 @@ static uint32_t chunk_handles(const struct gpool_kv *kv)
 	return kv->chunk_pages / handle_pages(kv->pool);
 }
 
-static int object_place_map(struct gpool_kv *kv, struct pooled_place *place, const struct gpool_object *object)
+static int object_place_map(struct gpool_kv *kv, struct pooled_place *place, struct gpool_object *object)
 {
-	uint32_t pages[KV_CHUNK_HANDLES_MAX], handles = 0;
+	bool stuck = false;
+	int error = object_map_at(object, place_address(kv, place), &stuck);
 
-	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-		for (uint32_t j = 0; j < object->manifest.runs[i].count && handles < chunk_handles(kv);
-			j += handle_pages(kv->pool))
-			pages[handles++] = object->manifest.runs[i].first + j;
-	return place_map(kv, place, pages, handles);
+	if (stuck)
+		place_lose(kv, place);
+	return error;
 }
 
 static struct pooled_place *place_used(

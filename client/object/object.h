@@ -146,6 +146,11 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
  */
 int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
+/*
+ * object_map_at() - map all handles of the object side by side at addresses that the caller has reserved. Return: 0, or
+ * -ENOMEM, -EPIPE with nothing mapped. *stuck is set if mappings remain because the driver could not remove them.
+ */
+int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 
 /* object_build.c */
 /*

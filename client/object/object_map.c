@@ -50,47 +50,73 @@ static int run_map(struct gpool_object *object, const struct manifest_run *run, 
 	return error;
 }
 
-int object_map(struct gpool_object *object)
+int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 {
 	struct gpool *pool = object->pool;
 	const struct manifest *manifest = &object->manifest;
-	uint64_t handle_bytes = pool->page_bytes * pool->header->pages_per_handle, at;
-	const struct manifest_run *run = manifest->runs;
+	uint64_t at = begin;
 	int error = handles_import(object);
 
-	if (error)
-		return error;
-	object->addresses = malloc(manifest->header->allocations * sizeof(*object->addresses));
-	if (!object->addresses)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < manifest->header->runs; i++)
-		object->range_bytes += handles_of(object, &manifest->runs[i]) * handle_bytes;
-	error = gpu_reserve(pool->gpu, object->range_bytes, 0, &object->range);
-	if (error)
-		goto fail;
-	at = object->range;
-	for (uint32_t i = 0; i < manifest->header->allocations && !error; i++) {
-		object->addresses[i] = at + run->first % pool->header->pages_per_handle * pool->page_bytes;
-		for (uint32_t j = 0; j < manifest->run_counts[i] && !error; j++)
-			error = run_map(object, run++, &at);
-	}
+	for (uint32_t i = 0; i < manifest->header->runs && !error; i++)
+		error = run_map(object, &manifest->runs[i], &at);
 	if (!error)
-		error = gpu_access(pool->gpu, object->range, object->range_bytes,
-			object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
+		error = gpu_access(
+			pool->gpu, begin, at - begin, object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
 	if (!error) {
-		window_keep_from_child(pool, object->range, object->range_bytes);
+		window_keep_from_child(pool, begin, at - begin);
 		return 0;
 	}
-	if (at > object->range)
-		gpu_unmap(pool->gpu, object->range, at - object->range);
-	gpu_unreserve(pool->gpu, object->range, object->range_bytes);
-fail:
 	pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name, manifest->header->pages,
-		gpu_error_text());
+		error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	*stuck = at > begin && gpu_unmap(pool->gpu, begin, at - begin);
+	return error == -EPIPE ? -EPIPE : -ENOMEM;
+}
+
+/* Compute the size of the object's handles, and the addresses of its allocations relative to the first handle. */
+static void addresses_compute(struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+	const struct manifest *manifest = &object->manifest;
+	uint64_t handle_bytes = pool->page_bytes * pool->header->pages_per_handle;
+	const struct manifest_run *run = manifest->runs;
+
+	for (uint32_t i = 0; i < manifest->header->allocations; i++) {
+		object->addresses[i] =
+			object->range_bytes + run->first % pool->header->pages_per_handle * pool->page_bytes;
+		for (uint32_t j = 0; j < manifest->run_counts[i]; j++)
+			object->range_bytes += handles_of(object, run++) * handle_bytes;
+	}
+}
+
+int object_map(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	bool stuck = false;
+	int error;
+
+	object->addresses = malloc(object->manifest.header->allocations * sizeof(*object->addresses));
+	if (!object->addresses)
+		return -ENOMEM;
+	addresses_compute(object);
+	error = gpu_reserve(pool->gpu, object->range_bytes, 0, &object->range);
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for object '%s': %s",
+			(unsigned long long)object->range_bytes, object->name, gpu_error_text());
+		goto fail;
+	}
+	error = object_map_at(object, object->range, &stuck);
+	if (!error) {
+		for (uint32_t i = 0; i < object->manifest.header->allocations; i++)
+			object->addresses[i] += object->range;
+		return 0;
+	}
+	if (!stuck)
+		gpu_unreserve(pool->gpu, object->range, object->range_bytes);
+fail:
 	free(object->addresses);
 	object->addresses = NULL;
 	object->range = object->range_bytes = 0;
-	return -ENOMEM;
+	return error == -EPIPE ? -EPIPE : -ENOMEM;
 }
 
 int object_unmap(struct gpool_object *object)

@@ -9,7 +9,6 @@
  * the pages (objects_sweep()). The slots stay SHARED until gpool_range_unmap().
  */
 #include "client/core/last_error.h"
-#include "client/core/window.h"
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
@@ -226,40 +225,10 @@ static void map_end(struct elastic *elastic, const struct elastic_pages *pages, 
 	elastic_unlock(elastic);
 }
 
-/* Map the object's handles at `at`, read-only: 0, or -ENOMEM, -EPIPE with nothing mapped. */
-static int object_map_at(const struct gpool_object *object, uint64_t begin)
-{
-	const struct manifest *manifest = &object->manifest;
-	struct gpool *pool = object->pool;
-	uint64_t bytes = pool->page_bytes * handle_pages(pool), at = begin, handle;
-	int error = 0;
-
-	for (uint32_t i = 0; i < manifest->header->runs && !error; i++) {
-		error = window_import(pool, manifest->runs[i].first, manifest->runs[i].count);
-		for (uint32_t j = 0; j < manifest->runs[i].count && !error; j += handle_pages(pool)) {
-			error = window_handle(pool, manifest->runs[i].first + j, &handle);
-			if (!error)
-				error = gpu_map(pool->gpu, at, bytes, 0, handle);
-			at += error ? 0 : bytes;
-		}
-	}
-	if (!error)
-		error = gpu_access(pool->gpu, begin, at - begin, GPU_ACCESS_READ);
-	if (!error) {
-		window_keep_from_child(pool, begin, at - begin);
-		return 0;
-	}
-	pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s' in a range: %s", object->name,
-		error == -EPIPE ? "the agent is not running" : gpu_error_text());
-	if (at > begin && gpu_unmap(pool->gpu, begin, at - begin))
-		pool_log(pool, POOL_LOG_ERROR, "cannot unmap the pages that were mapped before the failure: %s",
-			gpu_error_text());
-	return error == -EPIPE ? -EPIPE : -ENOMEM;
-}
-
 static int map(struct elastic *elastic, const struct elastic_pages *pages, struct gpool_object *object)
 {
 	uint32_t first = elastic_slot_of(elastic, pages->first);
+	bool stuck = false;
 	int error = whole_handles(elastic, pages);
 
 	if (!error)
@@ -268,11 +237,12 @@ static int map(struct elastic *elastic, const struct elastic_pages *pages, struc
 		return error;
 	error = vm_unmap(&elastic->space, first, slots_of(elastic, pages));
 	if (!error)
-		error = object_map_at(object, address_of(elastic, pages));
+		error = object_map_at(object, address_of(elastic, pages), &stuck);
 	if (!error) {
 		object->in_range = true;
 		object_mapped_at(object, address_of(elastic, pages), bytes_of(elastic, pages));
 	}
+	/* `stuck` mappings make later calls for these pages fail in the driver; the log has the cause. */
 	map_end(elastic, pages, !error);
 	return error;
 }
