@@ -218,8 +218,8 @@ uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t 
 
 /*
  * vpmm_hold() - hold the handles of free regions again; parts that the agent has taken become pending unmaps. chunk:
- * only in this chunk; NULL: in all. ready: only READY regions. Return: 0, -ENOMEM. Lock held. Cost: linear in the
- * number of regions.
+ * only in this chunk; NULL: in all. ready: only READY regions. Return: 0: none of these regions is offered until the
+ * lock is released; -ENOMEM. Lock held; released temporarily. Cost: linear in the number of regions.
  */
 int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
 

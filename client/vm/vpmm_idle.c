@@ -13,6 +13,7 @@
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
 #include "client/core/window.h"
+#include "shm/invariant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +40,14 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 	struct vm_region *region;
 	uint64_t pages = 0;
 
-	vpmm_hold(&call, NULL, true);
+	if (vpmm_hold(&call, NULL, true))
+		return 0;
 	while (set->available - set->reclaimable > keep_pages && !region_spare(set, 1)) {
 		region = region_idle(set, set->available - set->reclaimable - keep_pages);
 		if (!region)
 			break;
+		GPOOL_INVARIANT(
+			!region->offered, "parks the region at page %u, whose handles are released", region->first);
 		region->held = false;
 		TAILQ_INSERT_TAIL(&parking, region, by_age);
 		region_show(set, region);
@@ -235,12 +239,12 @@ bool vpmm_let_go(struct vm_space *space)
 	const struct vpmm_chunk *chunk = (struct vpmm_chunk *)((char *)space - offsetof(struct vpmm_chunk, space));
 	struct vm_region *region;
 	struct vpmm_call call = {.vpmm = vpmm};
-	bool all = true;
+	bool all;
 
 	if (!vpmm_trylock(vpmm))
 		return false;
 	/* If offered handles are needed elsewhere, the agent has taken them. */
-	vpmm_hold(&call, &chunk->regions, false);
+	all = vpmm_hold(&call, &chunk->regions, false) == 0;
 	vpmm_pending_unmaps_end(&call);
 	while ((region = region_reclaimable(&vpmm->set, &chunk->regions, UINT64_MAX))) {
 		TAILQ_INSERT_TAIL(&reclaimable, region, by_age);

@@ -2,6 +2,7 @@
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "client/core/window.h"
+#include "shm/invariant.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -88,6 +89,7 @@ static int hole_take(struct vpmm_call *call, struct vm_region **place)
 	if (region_spare(&vpmm->set, 3))
 		return -ENOMEM;
 	*place = region_carve(&vpmm->set, hole, call->count);
+	region_show(&vpmm->set, *place);
 	return 0;
 }
 
@@ -345,11 +347,12 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	struct vm_region *region;
 	int error;
 
-	region_show(&vpmm->set, making->place);
 	region_harvest(&vpmm->set, call->slot, harvest, &making->harvest);
 	making->fresh = call->count - harvest;
 	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
 	{
+		GPOOL_INVARIANT(
+			!region->offered, "maps the region at page %u, whose handles are released", region->first);
 		region->stream = is_stream_slot(region->slot) ? vpmm->numbers[region->slot] : 0;
 		region_show(&vpmm->set, region);
 		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot,
@@ -393,14 +396,22 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = {.timeout_ms = 0};
-	/* The harvested pages will be mapped elsewhere, so their handles must be held. */
-	int error = vpmm_hold(call, NULL, false);
+	int error = hole_take(call, &making.place);
 	uint64_t there;
 
-	if (!error)
-		error = hole_take(call, &making.place);
 	if (error)
 		return error;
+	/*
+	 * The harvested pages will be mapped elsewhere, so their handles must be held. This comes last: from here to
+	 * the harvest, nothing may release the lock.
+	 */
+	error = vpmm_hold(call, NULL, false);
+	if (!error)
+		error = region_spare(set, 1);
+	if (error) {
+		region_put(set, making.place);
+		return error;
+	}
 	there = unfinished ? set->available - set->reclaimable : region_at_once(set, call->slot);
 	error = place_make(call, &making, there < call->count ? (uint32_t)there : call->count);
 	if (!error)

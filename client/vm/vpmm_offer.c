@@ -133,18 +133,22 @@ int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool rea
 	struct vm_region *region;
 	int error = 0;
 
-	offered_take(set, chunk, ready, &offered);
-	while ((region = TAILQ_FIRST(&offered))) {
-		int result = -ENOMEM;
-
-		TAILQ_REMOVE(&offered, region, by_age);
-		if (error != -ENOMEM)
-			result = vpmm_adopt(call, region);
-		else
-			region_put(set, region);
-		if (!result)
-			region_put(set, region);
-		error = error ? error : result;
+	/*
+	 * vpmm_adopt() releases the lock. Meanwhile the background thread may offer regions, or another thread may find
+	 * that offered regions are ready. So look again until a pass finds nothing.
+	 */
+	while (error != -ENOMEM) {
+		offered_take(set, chunk, ready, &offered);
+		if (TAILQ_EMPTY(&offered))
+			return 0;
+		while ((region = TAILQ_FIRST(&offered))) {
+			TAILQ_REMOVE(&offered, region, by_age);
+			/* With an error, vpmm_adopt() has put the region back. */
+			if (error == -ENOMEM)
+				region_put(set, region);
+			else if (!(error = vpmm_adopt(call, region)))
+				region_put(set, region);
+		}
 	}
-	return error == -ENOMEM ? error : 0;
+	return error;
 }
