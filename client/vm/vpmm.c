@@ -267,18 +267,23 @@ static bool others_settle(struct vpmm *vpmm, uint64_t limit_ns)
 
 static COLD int malloc_slowly(struct vpmm_call *call, struct vm_region **found)
 {
-	uint64_t limit_ns = 0;
+	struct vpmm *vpmm = call->vpmm;
+	uint64_t limit_ns = 0, parks;
 	int error;
 
-	if (call->vpmm->set.counts[VM_PENDING_UNMAP])
+	if (vpmm->set.counts[VM_PENDING_UNMAP])
 		vpmm_pending_unmaps_end(call);
-	/* Retry as long as other threads are only moving free pages. */
+	/*
+	 * Do not refuse a request while another thread makes free pages idle, or if it did so during the search: the
+	 * agent may have refused pages that were neither held nor idle at that moment.
+	 */
 	do {
+		parks = vpmm->parks;
 		error = search(call, found);
 		if (error != -ENOSPC && error != -EDQUOT)
 			break;
 		limit_ns = limit_ns ? limit_ns : monotonic_ns() + SETTLE_NS;
-	} while (others_settle(call->vpmm, limit_ns));
+	} while (vpmm->parks != parks ? monotonic_ns() < limit_ns : others_settle(vpmm, limit_ns));
 	return error;
 }
 

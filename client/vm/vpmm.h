@@ -59,6 +59,7 @@ struct vpmm {
 	 */
 	pthread_cond_t settled;
 	uint32_t settling; /* number of waiting threads */
+	uint64_t parks;    /* number of times that a thread has put back free pages that it had taken out */
 	struct region_set set;
 	struct region_writer writer;
 	struct vpmm_chunk *chunks;

@@ -76,6 +76,7 @@ void vpmm_pressed(struct vpmm *vpmm)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);
+	vpmm->parks++;
 }
 
 int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
@@ -95,6 +96,7 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	pages = vpmm_park(vpmm, keep_bytes / vpmm->page_bytes + (keep_bytes % vpmm->page_bytes != 0));
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 	return (int64_t)(pages * vpmm->page_bytes);
 }
@@ -266,6 +268,7 @@ bool vpmm_let_go(struct vm_space *space)
 		free(lost);
 	}
 	vpmm_offer(vpmm);
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 	return all;
 }
@@ -343,6 +346,8 @@ static void idle_look(struct background_task *task)
 	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
 	task->period_ms = atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;
+	/* Parking, offering and returning small allocations all take regions out of the sets for a while. */
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 }
 
