@@ -114,6 +114,8 @@ struct engine {
 	uint16_t before[ENGINE_PLACES][ENGINE_TOKENS][ENGINE_STRIDE];
 	uint32_t ids[ENGINE_ADAPTERS_MAX];
 	uint64_t random;
+	/* [adapter][place][a, b]: the weights with the precision that they have in the pool; made at their first use */
+	float *weights[ENGINE_ADAPTERS_MAX][ENGINE_PLACES][2];
 };
 
 static inline uint32_t engine_random(struct engine *engine, uint32_t below)
@@ -177,6 +179,11 @@ static inline int engine_close(struct engine *engine)
 {
 	int error = gpool_lora_batch_destroy(engine->batch);
 
+	for (uint32_t i = 0; i < ENGINE_ADAPTERS_MAX; i++)
+		for (uint32_t place = 0; place < ENGINE_PLACES; place++) {
+			free(engine->weights[i][place][0]);
+			free(engine->weights[i][place][1]);
+		}
 	error |= gpool_lora_destroy(engine->lora);
 	gpool_close(engine->pool);
 	engine->pool = NULL;
@@ -221,17 +228,28 @@ static inline const struct peft_module *engine_module(const struct rig *rig, uin
 	return NULL;
 }
 
-/* Return a weight with the precision that it has in the pool. */
-static inline double engine_weight(
-	const struct engine *engine, const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
+/* Return the weights of a matrix with the precision that they have in the pool. */
+static inline const float *engine_weights(
+	const struct engine *engine, const struct rig *rig, const struct peft_matrix *matrix, float **weights)
 {
-	return (double)engine_float(engine, engine_bits(engine, rig_get(rig, matrix, index)));
+	uint64_t count = matrix->bytes / safetensors_type_bytes(matrix->type);
+
+	if (!*weights) {
+		*weights = malloc(count * sizeof(**weights));
+		assert_non_null(*weights);
+		for (uint64_t i = 0; i < count; i++)
+			(*weights)[i] = engine_float(engine, engine_bits(engine, rig_get(rig, matrix, i)));
+	}
+	return *weights;
 }
 
 /* Return the error of a token's row in one place against float64, relative to the size of the row. */
-static inline double engine_error(const struct engine *engine, uint32_t place, uint32_t token, const struct rig *rig)
+static inline double engine_error(struct engine *engine, uint32_t place, uint32_t token, const struct rig *rig)
 {
 	const struct peft_module *module = engine_module(rig, place);
+	float **weights = engine->weights[rig - engine_rigs][place];
+	const float *a = engine_weights(engine, rig, &module->a, &weights[0]),
+		    *b = engine_weights(engine, rig, &module->b, &weights[1]);
 	const uint16_t *x = engine->x + (uint64_t)token * ENGINE_STRIDE, *y = engine_y(engine, place, token),
 		       *before = engine->before[place][token];
 	double sums[128], error = 0, norm = 0;
@@ -239,14 +257,13 @@ static inline double engine_error(const struct engine *engine, uint32_t place, u
 	for (uint32_t k = 0; k < module->rank; k++) {
 		sums[k] = 0;
 		for (uint32_t i = 0; i < module->in; i++)
-			sums[k] += (double)engine_float(engine, x[i]) *
-				engine_weight(engine, rig, &module->a, (uint64_t)k * module->in + i);
+			sums[k] += (double)engine_float(engine, x[i]) * (double)a[(uint64_t)k * module->in + i];
 	}
 	for (uint32_t o = 0; o < module->out; o++) {
 		double sum = 0, got = (double)engine_float(engine, y[o]);
 
 		for (uint32_t k = 0; k < module->rank; k++)
-			sum += sums[k] * engine_weight(engine, rig, &module->b, (uint64_t)o * module->rank + k);
+			sum += sums[k] * (double)b[(uint64_t)o * module->rank + k];
 		sum = (double)engine_float(engine, before[o]) + module->scale * sum;
 		error += (got - sum) * (got - sum);
 		norm += sum * sum;
@@ -255,7 +272,7 @@ static inline double engine_error(const struct engine *engine, uint32_t place, u
 }
 
 /* Return the number of wrong rows. which[ENGINE_TOKENS] contains the adapter of each token; -1 means none. */
-static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *which)
+static inline uint32_t engine_wrong(struct engine *engine, const int32_t *which)
 {
 	double bound = engine->element == GPOOL_LORA_F16 ? 1e-3 : 1e-2;
 	uint32_t wrong = 0;

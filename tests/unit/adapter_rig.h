@@ -103,21 +103,29 @@ static inline void rig_make(struct rig *rig, const struct rig_module *modules, u
 
 static inline void rig_put(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index, float value)
 {
-	uint32_t bytes = safetensors_type_bytes(matrix->type);
-	uint16_t half = matrix->type == SAFETENSORS_F16 ? f16_of_float(value) : bf16_of_float(value);
+	uint16_t half;
 
-	memcpy(rig->file + matrix->offset + index * bytes, bytes == 4 ? (const void *)&value : &half, bytes);
+	/* Copies of constant size are no calls, which sanitizers would intercept for each element. */
+	if (matrix->type == SAFETENSORS_F32) {
+		memcpy(rig->file + matrix->offset + index * sizeof(value), &value, sizeof(value));
+		return;
+	}
+	half = matrix->type == SAFETENSORS_F16 ? f16_of_float(value) : bf16_of_float(value);
+	memcpy(rig->file + matrix->offset + index * sizeof(half), &half, sizeof(half));
 }
 
 /* Return one element of a matrix, as stored in the file. */
 static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
-	uint32_t bytes = safetensors_type_bytes(matrix->type);
 	uint16_t half;
 	float value;
 
-	memcpy(bytes == 4 ? (void *)&value : &half, rig->file + matrix->offset + index * bytes, bytes);
-	return bytes == 4 ? value : matrix->type == SAFETENSORS_F16 ? float_of_f16(half) : float_of_bf16(half);
+	if (matrix->type == SAFETENSORS_F32) {
+		memcpy(&value, rig->file + matrix->offset + index * sizeof(value), sizeof(value));
+		return value;
+	}
+	memcpy(&half, rig->file + matrix->offset + index * sizeof(half), sizeof(half));
+	return matrix->type == SAFETENSORS_F16 ? float_of_f16(half) : float_of_bf16(half);
 }
 
 static inline void rig_fill_matrix(const struct rig *rig, const struct peft_matrix *matrix, float (*value)(void))

@@ -8,6 +8,7 @@
  * allocated separately, so that AddressSanitizer (make asan) detects its end. The order of blocks is shuffled.
  */
 #include "tests/emulated/emulator.h"
+#include "tests/lib/scale.h"
 #include "tests/unit/lora_cases.h"
 
 #include "cuda/kernels/block_copy.h"
@@ -31,7 +32,7 @@ static int teardown(void **state)
 
 static void test_lora_random_shapes(void **state)
 {
-	case_random_shapes(*state, 12, 600, 600, 40);
+	case_random_shapes(*state, test_scaled(12), 600, 600, 40);
 }
 
 static void test_lora_all_ranks(void **state)
