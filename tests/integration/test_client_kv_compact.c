@@ -9,6 +9,7 @@
  * steps, whose number GPOOL_TEST_SCALE scales.
  */
 #include "tests/integration/kv_view.h"
+#include "tests/lib/scale.h"
 
 enum { BLOCKS = 160, MODELS = 40, TOKENS_MAX = 40, STEPS = 5000 };
 
@@ -272,8 +273,8 @@ static void step(struct model *model)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(STEPS * (scale ? atof(scale) : 1)) + 1, moved = 0;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(STEPS), moved = 0;
 
 	(void)state;
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;

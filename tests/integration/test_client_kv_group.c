@@ -9,6 +9,7 @@
  * examples, and random steps that are compared with arrays of tokens.
  */
 #include "tests/integration/kv_view.h"
+#include "tests/lib/scale.h"
 
 enum { CACHES = 3, RANGE = 40, MODELS = 10, TOKENS_MAX = 160, STEPS = 20000 };
 
@@ -425,8 +426,8 @@ static void step(void)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(STEPS * (scale ? atof(scale) : 1)) + 1, refused = 0;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(STEPS), refused = 0;
 
 	(void)state;
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;

@@ -9,6 +9,7 @@
  * for all sequences, and are compared with arrays of the contents.
  */
 #include "tests/integration/kv_view.h"
+#include "tests/lib/scale.h"
 
 enum { BLOCKS = 32, HOST_BLOCKS = 48, MODELS = 12, TOKENS_MAX = 60, STEPS = 20000 };
 
@@ -236,8 +237,8 @@ static void check(const struct model *model)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(STEPS * (scale ? atof(scale) : 1)) + 1;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(STEPS);
 
 	(void)state;
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;

@@ -8,6 +8,7 @@
  * Method: a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
  */
 #include "tests/integration/kv_view.h"
+#include "tests/lib/scale.h"
 
 #include <pthread.h>
 
@@ -537,14 +538,13 @@ static void *hand_run(void *argument)
 
 static void test_threads(void **state)
 {
-	const char *scale = getenv("GPOOL_TEST_SCALE");
 	struct hand hands[THREADS] = {{0}};
 	uint32_t found = 0;
 
 	(void)state;
 	prefix_start(96, 0);
 	for (uint32_t i = 0; i < THREADS; i++) {
-		hands[i] = (struct hand){.index = i + 1, .rounds = (uint32_t)(2000 * (scale ? atof(scale) : 1)) + 1};
+		hands[i] = (struct hand){.index = i + 1, .rounds = test_scaled(2000)};
 		assert_int_equal(pthread_create(&hands[i].thread, NULL, hand_run, &hands[i]), 0);
 	}
 	for (uint32_t i = 0; i < THREADS; i++) {

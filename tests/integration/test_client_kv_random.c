@@ -14,6 +14,7 @@
  * the neighbor leaves. The model has an array of each sequence's tokens and the key of each published block.
  */
 #include "tests/integration/kv_view.h"
+#include "tests/lib/scale.h"
 
 #include <pthread.h>
 
@@ -57,8 +58,8 @@ static uint32_t any(uint32_t below)
 
 static uint32_t scaled(uint32_t steps)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
-	double scale = given_scale ? atof(given_scale) : 1;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	double scale = test_scale();
 
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
 	printf("seed %llu\n", (unsigned long long)seed);

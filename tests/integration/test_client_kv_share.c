@@ -11,6 +11,7 @@
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
+#include "tests/lib/scale.h"
 
 /* Start an engine that shares a plain text of three and a half chunks. */
 static struct engine *sharer(uint64_t *sequence)
@@ -644,8 +645,8 @@ static void random_step(struct engine *engine, struct running *running, uint64_t
 /* Three engines use a pool that is too small for them. From time to time one of them, or the agent, dies. */
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(1500 * (given_scale ? atof(given_scale) : 1)) + 1;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(1500);
 	struct running running[3] = {{{0}, 0}};
 	uint64_t found = 0, given = 0;
 

@@ -9,6 +9,7 @@
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/scale.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -420,12 +421,12 @@ int main(void)
 		TEST(test_more_threads_than_counters),
 		TEST(test_thread_outlives_a_pool),
 	};
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	int failed;
 
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL);
-	if (given_scale && atoi(given_scale) > 0)
-		scale = (uint32_t)atoi(given_scale);
+	if (test_scale() > 1)
+		scale = (uint32_t)test_scale();
 	print_message("seed %llu\n", (unsigned long long)seed);
 	/* The limit on requests is high enough for the evicting thread, which sends requests as fast as it can. */
 	harness_start(&harness,

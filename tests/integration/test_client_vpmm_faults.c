@@ -10,6 +10,7 @@
 #include "tests/integration/vpmm.h"
 
 #include "client/core/stream.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 
@@ -236,9 +237,8 @@ static void test_faults_here_and_there(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP,
 		GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_IMPORT};
-	const char *scale = getenv("GPOOL_TEST_SCALE");
 	struct gpool_vm_options options = vm_options(0);
-	uint32_t rounds = (uint32_t)(4000 * (scale ? atof(scale) : 1));
+	uint32_t rounds = test_scaled(4000);
 	uint64_t at[16] = {0};
 	uint32_t value[16] = {0}, pages[16] = {0}, failed = 0;
 

@@ -12,6 +12,7 @@
  * thread is about to use such a region.
  */
 #include "tests/integration/vpmm.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <time.h>
@@ -446,15 +447,14 @@ static void test_random_together(void **state)
 
 int main(void)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_random_alone, random_attach, detach),
 		cmocka_unit_test_setup_teardown(test_random_together, random_attach, detach),
 	};
 
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL);
-	if (given_scale && atof(given_scale) > 0)
-		scale = atof(given_scale);
+	scale = test_scale();
 #ifdef __SANITIZE_THREAD__
 	scale /= 3; /* the sanitizer slows each step several times, but finds more in it */
 #endif

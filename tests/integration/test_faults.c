@@ -19,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -647,10 +648,7 @@ static struct trial *trial_free(struct trial *trials)
 /* Return the stride: only every n-th fault is tried. */
 static int thinned(void)
 {
-	const char *text = getenv("GPOOL_TEST_SCALE");
-	double scale = text ? atof(text) : 1;
-
-	return scale > 0 && scale < 1 ? (int)(1 / scale + 0.5) : 1;
+	return test_scale() < 1 ? (int)(1 / test_scale() + 0.5) : 1;
 }
 
 static void run_agent_faults(const struct fault *faults, size_t count)

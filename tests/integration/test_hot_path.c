@@ -7,6 +7,7 @@
  */
 #include "client/gpool.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,10 +24,7 @@ enum { SKIP = 77, ROUNDS = 1000000, WARM_UP = 20000, HELD = 200, SHOWN = 20 };
 
 static long rounds(void)
 {
-	const char *text = getenv("GPOOL_TEST_SCALE");
-	double scale = text ? atof(text) : 1;
-
-	return (long)(ROUNDS * (scale > 0 && scale < 1 ? scale : 1));
+	return (long)(ROUNDS * (test_scale() < 1 ? test_scale() : 1));
 }
 
 /* ---- the worker ---- */

@@ -8,6 +8,8 @@
 #ifndef GPOOL_TESTS_STRESS_H
 #define GPOOL_TESTS_STRESS_H
 
+#include "tests/lib/scale.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,15 +41,6 @@ static inline uint64_t clock_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-/* Return the factor for a test's length: GPOOL_TEST_SCALE, 1 by default. */
-static inline double test_scale(void)
-{
-	const char *text = getenv("GPOOL_TEST_SCALE");
-	double scale = text ? atof(text) : 1;
-
-	return scale > 0 ? scale : 1;
 }
 
 struct stress_arguments {

@@ -7,6 +7,7 @@
  * Method: edge cases, and random steps compared with plain arrays.
  */
 #include "client/kv/block_pool.h"
+#include "tests/lib/scale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,11 +30,11 @@ static uint32_t any(uint32_t below)
 
 static uint32_t steps(void)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
 
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
 	printf("seed %llu\n", (unsigned long long)seed);
-	return (uint32_t)(100000 * (given_scale ? atof(given_scale) : 1));
+	return test_scaled(100000);
 }
 
 /* ---- sets ---- */

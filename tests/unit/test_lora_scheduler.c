@@ -8,6 +8,7 @@
  * lists.
  */
 #include "client/lora/serve/scheduler.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -539,8 +540,8 @@ static void model_drain(const struct lora_options *options)
 
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(3000 * (given_scale ? atof(given_scale) : 1));
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(3000);
 
 	(void)state;
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;

@@ -8,6 +8,7 @@
  * Method: streams of jobs that depend on and revert each other. Processes are killed with SIGKILL after a random number
  * of results, many times (mover_rig.h).
  */
+#include "tests/lib/scale.h"
 #include "tests/unit/mover_rig.h"
 
 #include <dirent.h>
@@ -34,10 +35,7 @@ static void random_seed(void)
 
 static int rounds(int count)
 {
-	const char *scale = getenv("GPOOL_TEST_SCALE");
-	int scaled = scale ? (int)(atof(scale) * count) : count;
-
-	return scaled < 1 ? 1 : scaled;
+	return (int)test_scaled((uint32_t)count);
 }
 
 static int setup(void **state)

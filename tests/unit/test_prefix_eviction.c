@@ -9,6 +9,7 @@
  * whose outcome is known.
  */
 #include "shm/policy/eviction.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -34,11 +35,11 @@ static uint32_t any(uint32_t below)
 
 static uint32_t steps(void)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
 
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
 	printf("seed %llu\n", (unsigned long long)seed);
-	return (uint32_t)(200000 * (given_scale ? atof(given_scale) : 1));
+	return test_scaled(200000);
 }
 
 /* ---- random steps compared with plain arrays ---- */

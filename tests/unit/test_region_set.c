@@ -7,6 +7,7 @@
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -467,8 +468,8 @@ static void random_step(struct vm_region **live, uint32_t *live_count)
 
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(100000 * (given_scale ? atof(given_scale) : 1)), live_count = 0;
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(100000), live_count = 0;
 	struct vm_region *live[LIVE_MAX];
 
 	(void)state;

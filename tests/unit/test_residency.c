@@ -9,6 +9,7 @@
  * computes worths with the mathematical library.
  */
 #include "shm/policy/residency.h"
+#include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <math.h>
@@ -932,8 +933,8 @@ static void slow_run(uint32_t steps, bool rebalance)
 
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
-	uint32_t steps = (uint32_t)(100000 * (given_scale ? atof(given_scale) : 1));
+	const char *given_seed = getenv("GPOOL_TEST_SEED");
+	uint32_t steps = test_scaled(100000);
 
 	(void)state;
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
