@@ -5,13 +5,13 @@
  *   group | zeros | group | zeros | ...                                                     each at a multiple of 4096
  *
  * A group consists of the pages that a layer needs in addition to those of earlier layers, or of a part of these pages.
- * Each layer is therefore one sequential read, optionally with O_DIRECT into a registered buffer. The rows of a page
- * are stored unchanged (plain) or in int8 (int8_form.h). The last page has the length that the layout states. A group
- * may be compressed with zstd.
+ * Each layer is therefore read sequentially, optionally with O_DIRECT into a registered buffer. The rows of a page are
+ * stored unchanged (plain) or in int8 (int8_form.h). The last page has the length that the layout states. A group may
+ * be compressed with zstd.
  *
  * All data has checksums (XXH3 64). The head contains a checksum of itself, one for each group with the zeros after it,
- * and one for the expanded image of each page. The checksums detect damage and incomplete files, but not forged ones.
- * Every field is therefore checked as well, so that a forged file can result only in wrong weights.
+ * and one for the expanded image of each page. The checksums detect damage and incomplete files, but not forged files.
+ * Every field is therefore checked, so that a forged file can result only in wrong weights.
  */
 #ifndef GPOOL_CLIENT_LORA_COLD_FILE_H
 #define GPOOL_CLIENT_LORA_COLD_FILE_H
@@ -25,7 +25,7 @@
 enum {
 	COLD_VERSION = 1,
 	COLD_ALIGN = 4096, /* sufficient for O_DIRECT on all devices */
-	/* bytes of page images; chosen: long enough to read fast, short enough for a few buffers */
+	/* limit of a group's page images; chosen: large enough to read fast, small enough for several buffers */
 	COLD_GROUP_IMAGE_MAX = 8 << 20,
 	COLD_HEAD_MAX = 32 << 20, /* room for the largest layout, and 65,536 groups and pages */
 };
@@ -89,7 +89,7 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 /*
  * cold_source_of() - Identify the files of an adapter, by adapter_config.json and the header of the weights. Call it
  * before peft_read(), so that a later change is detected.
- * Return: 0; -EINVAL, with a reason: they cannot be such files; -EIO, with a reason; -ENOMEM.
+ * Return: 0; -EINVAL, with a reason: they are not the files of an adapter; -EIO, with a reason; -ENOMEM.
  */
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);
 
@@ -131,7 +131,7 @@ int cold_group_read(const struct cold_file *file, uint32_t group, void *stored);
 
 /*
  * cold_group_expand() - Check a stored group, and decompress it.
- * @stored: [cold_align(group->bytes)]; if it changes meanwhile, this call may succeed, but then cold_page_expand()
+ * @stored: [cold_align(group->bytes)]; if it changes during the call, the call may succeed, but cold_page_expand() then
  *          fails
  * @room:   [cold_pages_bytes()] for decompressed data; may be NULL if group->codec is COLD_RAW
  * @pages:  receives `stored` or `room`: the forms of the pages, in order

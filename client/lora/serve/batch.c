@@ -319,7 +319,7 @@ static int ids_have(struct gpool_lora_batch *batch, uint32_t id)
 	return 0;
 }
 
-/* Register the adapter of a token, once per batch. */
+/* Register the adapter of a token if it is not registered for the batch yet. */
 static void adapter_note(struct gpool_lora_batch *batch, uint32_t id, uint32_t *count)
 {
 	int32_t slot = batch->slot_of[id];
@@ -416,7 +416,7 @@ static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stag
 	return error;
 }
 
-/* Undo the batch. The mark of its step remains in slots, but no later step has the same number. */
+/* Undo the batch. Slots still have the number of its step, which no later step has. */
 static void joiners_undo(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->joiner_count; i++) {

@@ -35,7 +35,7 @@ struct client {
 	uint64_t ahead_us;
 };
 
-/* With the 44 bytes of scheduler.h, this is the 80 bytes that gpool.h states. */
+/* Together with the 44 bytes of scheduler.h, these are the 80 bytes that gpool/lora.h states. */
 static_assert(sizeof(struct client) + sizeof(uint32_t) == 36, "memory of an adapter");
 
 struct gpool_lora_scheduler {
@@ -180,8 +180,8 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gp
 }
 
 /*
- * Return: true if the error is temporary: no room, a restart of the agent, no memory. Other errors are caused by the
- * adapter.
+ * Return: true if the error is temporary, such as a lack of room or a restart of the agent. Other errors are caused by
+ * the adapter.
  */
 static bool is_passing(int error)
 {

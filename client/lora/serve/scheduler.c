@@ -26,7 +26,7 @@ struct adapter {
 	enum lora_place place;
 };
 
-/* The sizes that scheduler.h and gpool.h state. */
+/* The sizes that scheduler.h and gpool/lora.h state. */
 static_assert(
 	sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
@@ -43,7 +43,7 @@ struct lora_scheduler {
 	struct lora_scheduler_stats stats;
 };
 
-/* The rest of the room in a batch. */
+/* The remaining room in a batch. */
 struct room {
 	uint32_t requests, tokens, adapters;
 	bool prompted; /* the batch has a prompt */
@@ -384,8 +384,8 @@ static bool start(struct forming *forming, uint32_t number)
 }
 
 /*
- * Start the overdue requests at the head of the queue. Return: false if one of them must wait; then no other request
- * may start, since it would bypass that one.
+ * Start the overdue requests at the head of the queue. Return: false if one of them must wait; no other request may
+ * then start, because it would bypass this request.
  */
 static bool start_overdue(struct forming *forming)
 {
