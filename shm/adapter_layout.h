@@ -2,8 +2,8 @@
  * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. It is part of the metadata of the adapter's
  * named object and of the store file.
  *
- *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct
- *   adapter_run[runs] | targets struct adapter_target[targets] | names
+ *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] |
+ *   runs struct adapter_run[runs] | targets struct adapter_target[targets] | names
  *
  * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out)
  * consists of tiles of 128 columns, each with r rows of 256 bytes. A run consists of adjacent tiles within one page.

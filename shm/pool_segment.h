@@ -4,9 +4,9 @@
  * The keeper creates the memfd, makes the only writable mapping and then seals the memfd (F_SEAL_FUTURE_WRITE), so that
  * no process can map it for writing. Each agent inherits the mapping by fork. All other processes map it read-only.
  *
- *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct
- *   object_record[object_count] | names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings
- *   "flight" and "events" (flight.h)
+ *   header | page table: u64[page_count] | session directory: struct session_record[4096] |
+ *   struct object_record[object_count] | names of objects: u32[object_count] (object_names.h) |
+ *   struct role_record[64] | rings "flight" and "events" (flight.h)
  *
  * Fields have fixed widths, and offsets replace pointers. To change a struct in this file, raise POOL_LAYOUT_VERSION
  * and update agent/base/layout.def.

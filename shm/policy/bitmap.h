@@ -35,7 +35,10 @@ static inline bool bitmap_has(const struct bitmap *bitmap, uint32_t bit)
 	return bitmap->level[0][bit / 64] >> (bit % 64) & 1;
 }
 
-/* bitmap_add() - add a number that is not a member. bitmap_remove() - remove a member. */
+/*
+ * bitmap_add() - add a number that is not a member.
+ * bitmap_remove() - remove a member.
+ */
 void bitmap_add(struct bitmap *bitmap, uint32_t bit);
 void bitmap_remove(struct bitmap *bitmap, uint32_t bit);
 
