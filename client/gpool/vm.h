@@ -38,10 +38,11 @@ struct gpool_range_options {
 	uint32_t flags;        /* GPOOL_RANGE_ZERO, in elastic ranges only; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t usage;        /* enum gpool_usage */
-	const char *name;      /* immutable: name of the object that keeps it, at most 127 bytes; other classes: NULL */
-	uint64_t owner_id;     /* any number; tools display it */
-	int32_t timeout_ms;    /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
-	uint32_t reserved;     /* 0 */
+	/* immutable: name, at most 127 bytes, of the object that keeps the range; other classes: NULL */
+	const char *name;
+	uint64_t owner_id;  /* any number; tools display it */
+	int32_t timeout_ms; /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
+	uint32_t reserved;  /* 0 */
 };
 GPOOL_ASSERT_SIZE(gpool_range_options, 40);
 #define GPOOL_RANGE_OPTIONS_INIT \
@@ -515,7 +516,10 @@ struct gpool_vm_options {
 	uint32_t flags; /* 0; an unknown bit is -EINVAL */
 	/* size of a VPMM page: a multiple of the pool's handle; 0: $GPOOL_VM_PAGE_SIZE, or one handle */
 	uint64_t page_bytes;
-	/* memory that the first call allocates in advance for its stream; 0: $GPOOL_VM_PAGES pages, or none */
+	/*
+	 * memory that the first call allocates in advance for its stream; 0: $GPOOL_VM_PAGES pages, or none if that is
+	 * not set
+	 */
 	uint64_t initial_bytes;
 	/* addresses reserved at a time; 0: $GPOOL_VM_VA_SIZE, or 8 TB, or less if a process cannot reserve that much */
 	uint64_t address_bytes;
@@ -524,13 +528,14 @@ struct gpool_vm_options {
 	/* longest wait for pages, and for the GPU in calls without a stream; 0: do not wait, -1: no limit */
 	int32_t timeout_ms;
 	/*
-	 * log through options.log of gpool_open(), at level 3. 1: calls that use the driver or the agent, with their
-	 * steps; 2: all calls; 3: also the regions after each call; 0: $GPOOL_VM_TRACE, or none
+	 * which calls to log through options.log of gpool_open(), at level 3. 1: calls that use the driver or the
+	 * agent, with their steps; 2: all calls; 3: all calls, and the regions after each call; 0: $GPOOL_VM_TRACE, or
+	 * no calls if that is not set
 	 */
 	uint32_t trace;
 	/*
 	 * a new file in which a background thread records all calls as CSV (gpool-replay(1)); records that cannot be
-	 * written are counted. NULL: $GPOOL_VM_RECORD, or none
+	 * written are counted. NULL: $GPOOL_VM_RECORD, or no record if that is not set
 	 */
 	const char *record_path;
 	/* time without a call, in ms, after which free memory is reclaimable; 0: 1000, -1: only under pressure */
