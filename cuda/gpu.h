@@ -334,7 +334,10 @@ uint64_t gpu_calls_total(const struct gpu *gpu);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);
-/* gpu_error_take() - return that text once if the last failure had this code (negative errno), otherwise NULL. */
+/*
+ * gpu_error_take() - return this text if the last failure had this code (negative errno), otherwise NULL. The text is
+ * returned only once.
+ */
 const char *gpu_error_take(int error);
 
 /*

@@ -8,9 +8,9 @@
  *   gpu_cuda_nvml.c    free memory, without a context
  *   gpu_cuda_none.c    replaces all of these if the toolkit's headers were missing at build time
  *
- * A device opened with GPU_OPEN_OWNER has no context: it uses only cuInit() and the virtual memory calls that need
- * none. Other devices retain the primary context, which they share with the program's own use of CUDA. Each call pushes
- * and pops this context, so the caller's current context does not change.
+ * A device opened with GPU_OPEN_OWNER has no context: it uses only cuInit() and the virtual memory calls, which need no
+ * context. Other devices retain the primary context, which they share with the program's own use of CUDA. Each call
+ * pushes and pops this context, so the caller's current context does not change.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>

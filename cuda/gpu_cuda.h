@@ -114,10 +114,10 @@ struct gpu_cuda {
 	uint32_t memory_count;
 	uint32_t memory_capacity;
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
-	struct cuda_registration *registrations; /* a list, since there are few */
+	struct cuda_registration *registrations; /* a list, because there are few */
 	CUmemoryPool pool;                       /* the driver's pool, created on first use; NULL: not yet */
 	CUmodule modules[KERNEL_IMAGES];         /* loaded on first use; NULL: not yet */
-	CUfunction functions[GPU_KERNEL_KINDS];  /* likewise */
+	CUfunction functions[GPU_KERNEL_KINDS];  /* looked up on first use; NULL: not yet */
 };
 
 static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
@@ -130,7 +130,7 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
  * if this fails, or if the driver was loaded before this process was forked.
  */
 int cuda_driver_load(const struct cuda_driver **driver);
-/* gpu_errno() - map a CUresult to a negative errno; the only place that does. */
+/* gpu_errno() - convert a CUresult to a negative errno. */
 int gpu_errno(CUresult result);
 /*
  * cuda_fail() - store the error text of a failed call, with the driver's name of the error. Return: its negative errno.

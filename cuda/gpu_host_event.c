@@ -323,7 +323,10 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 {
 	int fd, rc;
 
-	/* Open the pidfd first. If another process had this pid already, the cookie differs. */
+	/*
+	 * Open the pidfd before the cookie is checked: if the pid already belongs to another process, the cookie
+	 * differs.
+	 */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
 	if (event->pidfd < 0) {
 		/* Kernels return EINVAL or ENOENT for the id of a thread that is not a process. */

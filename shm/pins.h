@@ -2,9 +2,9 @@
  * pins.h - pinning: the worker's pin count and the agent's page word.
  *
  * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. All four
- * accesses are sequentially consistent, so at least one side sees the store of the other. With an acquire load here,
- * both could miss each other (shown by tests/model/pin_evict.pml). tests/stress/torture_threads --broken plants a pin
- * that does not read the page word, and must detect it.
+ * accesses are sequentially consistent, so at least one side sees the store of the other. If the reads were only
+ * acquire loads, each side could miss the store of the other (shown by tests/model/pin_evict.pml).
+ * tests/stress/torture_threads --broken uses a pin that does not read the page word, and must detect the error.
  *
  * The worker writes its pins, and the agent writes the page words. The pins of a dead worker end with its segment.
  * Cost: one atomic add.

@@ -183,7 +183,7 @@ enum {
 	OBJECT_DOMAIN_WRITE = 4,
 	/* in publish requests only: the publisher is libgpool itself (agent/object/objects_names.c) */
 	OBJECT_OF_LIBRARY = 8,
-	/* of an OBJECT_EPHEMERAL: only pins prevent its eviction, as of an OBJECT_PINNABLE */
+	/* with OBJECT_EPHEMERAL: only pins prevent the eviction of the object, as with OBJECT_PINNABLE */
 	OBJECT_BY_PINS = 2,
 };
 

@@ -86,7 +86,7 @@ static inline bool block_tag_is_block(uint64_t tag)
 struct fence_join {
 	_Alignas(64) _Atomic uint32_t serial;
 	uint32_t reserved;
-	_Atomic uint64_t members[JOIN_MEMBERS]; /* 0: none. A member may be a joint fence itself */
+	_Atomic uint64_t members[JOIN_MEMBERS]; /* 0: no fence. A member may itself be a joint fence */
 };
 static_assert(sizeof(struct fence_join) == 64, "one cache line each");
 

@@ -225,7 +225,9 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0, empty = 0;
-	/* Check once whether an earlier queue suffices, because it may be long and contain little for this request. */
+	/*
+	 * Search the queue of an earlier scan only once: it may be long and contain little that this request may evict.
+	 */
 	bool reuse = queue_usable(evict, request, begin) &&
 		(!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;

@@ -162,7 +162,7 @@ struct evict_state {
 	struct evict_candidate *queue; /* [page_count] result of the last scan, in order */
 	struct evict_sight *sights;    /* [page_count] */
 	uint32_t queue_head, queue_count;
-	uint32_t queue_objects; /* number of scored objects, some of which may not exist any more */
+	uint32_t queue_objects; /* number of scored objects; some may have been evicted or deleted after the scan */
 	uint64_t queue_ns;      /* time of the scan */
 	/* number of scans, and CPU time of the last scan */
 	uint64_t scan_count, scan_ns;

@@ -444,7 +444,7 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
 	/*
-	 * If a page was pinned or allocated in the meantime, this attempt fails, and the next one chooses another
+	 * If a page was pinned or allocated in the meantime, this attempt fails, and the next attempt chooses another
 	 * place.
 	 */
 	return longest_run(session, flags) >= need;

@@ -72,7 +72,7 @@ struct pool {
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
 	uint32_t leaks_told;        /* leaked pins reported in the current pass */
-	uint64_t tick_ms, awake_ms; /* time of the last housekeeping; time since which it has run regularly */
+	uint64_t tick_ms, awake_ms; /* time of the last housekeeping, and the time from which on it has run regularly */
 	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* time at which the figures for refusals were computed */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;

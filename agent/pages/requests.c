@@ -29,7 +29,7 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
-	uint32_t word; /* state of the slot, which is unique to this request */
+	uint32_t word; /* state word of the slot; it contains the serial number of this request */
 	struct lease_want want;
 	bool restores; /* LEASE_RESTORE: the pages are for the spilled block `tag` */
 	uint64_t tag;
@@ -137,7 +137,7 @@ static void shortage(const struct session *asker, struct lease_request *slot)
 		pool->shortage_ns = clock_ns();
 		pool->shortage_took_ns = pool->shortage_ns - now;
 	}
-	/* With several trust domains, count only the pages that may be leased to this one. */
+	/* With several trust domains, count only the pages that may be leased to the session's domain. */
 	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;

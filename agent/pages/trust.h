@@ -118,8 +118,8 @@ void trust_let_go(struct session *session, uint32_t first, uint32_t count);
 void trust_session_begin(struct pool *pool, uint32_t id);
 void trust_session_end(struct session *session);
 /*
- * trust_holds() - return true if a session that is about to detach may still have pages mapped, because its report is
- * not trusted.
+ * trust_holds() - return true if a session that detaches must be assumed to have pages mapped until its process ends.
+ * Always false if the pool trusts the releases that its sessions report.
  */
 bool trust_holds(const struct session *session);
 

@@ -213,7 +213,7 @@ static bool transfer_begin(struct pool *pool, uint32_t handle)
 	return false;
 }
 
-/* Return true if the handle can be transferred to another domain now. */
+/* Return true if the handle can be transferred to domain `to`. */
 static bool can_move(const struct pool *pool, uint32_t handle, uint32_t to)
 {
 	const struct trust *trust = pool->trust;

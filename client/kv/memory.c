@@ -159,7 +159,7 @@ bool memory_get_chunk(struct gpool_kv *kv)
 	return kv->blocks.empty.count || holes_fill(kv, 1) == 0;
 }
 
-/* Reclaim all offered chunks that are not lost, as far as possible now. */
+/* Reclaim as many offered chunks as possible; lost chunks are skipped. */
 static void offered_reclaim(struct gpool_kv *kv)
 {
 	const struct bitmap *offered = &kv->blocks.offered;

@@ -42,9 +42,8 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Return the time of a use of the block that happens now, minus one millisecond for each chunk of the text before it.
- * Of chunks that are used at the same time, the end of a text is therefore evicted before its beginning, which is
- * useful without the end.
+ * Return the current time, minus one millisecond for each chunk of the text before the block. Of chunks that are used
+ * at the same time, the end of a text is therefore evicted before its beginning, which is useful without the end.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {
@@ -112,7 +111,7 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
 
 /* ---- lost chunks ---- */
 
-/* Mark the blocks in lost chunks. Return how many blocks outside of lost chunks directly follow a marked one. */
+/* Mark the blocks in lost chunks. Return how many blocks outside of lost chunks directly follow a marked block. */
 static uint32_t lost_mark(struct gpool_kv *kv)
 {
 	const struct prefix_entry *entries = kv->prefixes.entries;
@@ -211,7 +210,7 @@ static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 
 	if (lost <= 0)
 		return lost;
-	/* If the decommit fails for lack of memory, the handles stay committed until the chunk is used again. */
+	/* If host memory is short, the decommit fails, and the handles stay committed until the chunk is used again. */
 	elastic_decommit(kv->range->elastic, &pages, offload_behind(kv).value);
 	return -ENODATA;
 }

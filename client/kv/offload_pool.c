@@ -110,7 +110,10 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 	return error;
 }
 
-/* Pin a piece. If pages are short, wait for the copies of the previous piece, so that its pages can be evicted. */
+/*
+ * Pin a piece. If the pool has too few pages, wait for the copies of the previous piece, so that its pages can be
+ * evicted.
+ */
 static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_fence before)
 {
 	int error;
@@ -129,7 +132,7 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	struct gpool_fence fence = {0};
 	int64_t offset = 0;
 
-	/* Pin one piece at a time, so that earlier pieces can be evicted to make room if pages are short. */
+	/* Pin one piece at a time, so that earlier pieces can be evicted if the pool has too few pages. */
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		struct kv_extent extent;

@@ -234,8 +234,8 @@ void pooled_park(struct gpool_kv *kv)
 	struct pooled *pooled = kv->pooled;
 
 	/*
-	 * Go from the last place to the first. A chunk usually follows one in an earlier place, so the agent sees it
-	 * released before the one that it follows.
+	 * Go from the last place to the first. A chunk usually follows a chunk in an earlier place, so the agent sees a
+	 * chunk released before the chunk that it follows.
 	 */
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];
@@ -516,7 +516,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 	return metadata;
 }
 
-/* Publish a chunk as an object. The chunk is mapped at the place first, since no step may fail after the publish. */
+/* Publish a chunk as an object. The chunk is mapped at the place first, because no step may fail after the publish. */
 static int chunk_give(
 	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {

@@ -1,7 +1,7 @@
 /* loan.c - loans: pins that are ended by code that does not use gpool; see client/gpool/object.h. */
 #include "client/core/pool.h"
 
-/* Unpin the block once the fence is signaled. If the unpin cannot be deferred, wait for the fence first. */
+/* Unpin the block when the fence is signaled. If the unpin cannot be deferred, wait for the fence and then unpin. */
 static void unpin_behind(const struct gpool_loan *loan, struct gpool_fence fence)
 {
 	int error = loan->object ? gpool_object_unpin_after(loan->object, fence)

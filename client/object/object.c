@@ -438,7 +438,7 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	memcpy(info->tenant, record->tenant, sizeof(info->tenant) - 1);
 	memcpy(info->role, record->role, sizeof(info->role) - 1);
 	atomic_thread_fence(memory_order_acquire);
-	/* If the record got another version, its state would have had values that are refused above. */
+	/* Check state and version again, because the record may have got another version while it was copied. */
 	state = atomic_load_explicit(&record->state, memory_order_acquire);
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }

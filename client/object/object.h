@@ -54,7 +54,7 @@ struct gpool_object {
 	bool by_pins;    /* once published: only pins prevent its eviction (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;
-	/* if built by this process: the allocations */
+	/* used only if this process built the object: its allocations */
 	const struct gpool_object *follows; /* set during a publish */
 	struct object_part *parts;
 	uint32_t part_count, part_capacity;
@@ -109,11 +109,11 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 void object_pin_raise(struct gpool_object *object);
 /* object_is_gone() - return true if an open version was evicted, as the class GPOOL_OBJECT_PINNABLE permits. */
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
-/* objects_sweep() - unmap evicted objects. Return false if one of them cannot be unmapped now. */
+/* objects_sweep() - unmap evicted objects. Return false if one of them must stay mapped for the time being. */
 bool objects_sweep(struct gpool *pool);
 /*
- * object_pin(), object_unpin() - gpool_object_pin() and gpool_object_unpin_after() for an object of any class whose
- * eviction only pins prevent.
+ * object_pin() and object_unpin() - do the same as gpool_object_pin() and gpool_object_unpin_after(). Permitted for
+ * every object whose eviction only pins prevent, whatever its class is.
  */
 int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);
@@ -171,7 +171,7 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 struct object_gift {
 	const char *name;
 	const struct gpool_object *follows; /* an open ephemeral object that is to be evicted after this one; or NULL */
-	const char *key;                    /* of its one metadata entry; NULL: none */
+	const char *key;                    /* key of the object's only metadata entry; NULL: no metadata */
 	const void *value;
 	size_t bytes;
 	bool of_library, private;

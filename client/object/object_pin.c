@@ -75,8 +75,8 @@ int object_pin(struct gpool_object *object)
 		error = pin_wait(object);
 	if (unlikely(error)) {
 		/*
-		 * The page may have a block by now, and the failed pin was counted at this block for a moment. If the
-		 * block was freed in the meantime, its free must be completed.
+		 * The page may belong to a block again, and the failed pin was counted at this block for a moment. If
+		 * the block was freed during that moment, its free must be completed.
 		 */
 		pool_sweep(pool);
 		return error;
@@ -92,7 +92,7 @@ int gpool_object_pin(struct gpool_object *object)
 	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
 }
 
-/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted one was not pinned. */
+/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted version was not pinned. */
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))

@@ -42,8 +42,9 @@ enum {
 	 * are deterministic
 	 */
 	LORA_SPLITS_MAX = 16,
-	LORA_SPLIT_TOKENS_MAX = 1024, /* maximum for splitting; more tokens occupy the device without it */
-	LORA_PIECE_SMALL = 16,        /* tokens per piece if `in` is split: the size of one tensor operation */
+	/* `in` is split for at most this number of tokens; more tokens occupy the device without a split */
+	LORA_SPLIT_TOKENS_MAX = 1024,
+	LORA_PIECE_SMALL = 16, /* tokens per piece if `in` is split: the size of one tensor operation */
 	LORA_PIECE_LARGE = 64,
 	LORA_SLICE = 32, /* ranks per block of shrink */
 	LORA_TOKENS_MAX = 1 << 20,

@@ -54,8 +54,8 @@ struct residency_limits {
 };
 
 /*
- * The counts, the terms of worth and idle_us are specified. The other values were chosen with gpool-replay lora for the
- * speeds of PCIe 4 and NVMe.
+ * The counts, the terms of worth and idle_us are requirements of the project. The other values were chosen with
+ * gpool-replay lora for the speeds of PCIe 4 and NVMe.
  */
 #define RESIDENCY_LIMITS_INIT \
 	{ \

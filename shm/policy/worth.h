@@ -19,7 +19,7 @@ struct worth_terms {
 	uint32_t promote_uses;
 };
 
-/* Window and uses are specified for adapters; the half-life was chosen with gpool-replay lora. */
+/* The window and the number of uses are requirements for adapters. The half-life was chosen with gpool-replay lora. */
 #define WORTH_TERMS_INIT \
 	{ \
 		.half_life_us = 1800000000, .window_us = 60000000, .promote_uses = 10 \

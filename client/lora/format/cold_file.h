@@ -44,7 +44,7 @@ struct cold_header {
 	uint64_t magic;
 	uint32_t version, header_bytes;
 	uint64_t file_bytes;
-	uint64_t checksum; /* of the head, computed with 0 in this field */
+	uint64_t checksum; /* XXH3 64 of the head, computed with 0 in this field */
 	struct cold_source source;
 	uint32_t head_bytes; /* a multiple of COLD_ALIGN */
 	uint32_t form;       /* enum cold_form */
@@ -57,7 +57,7 @@ static_assert(sizeof(struct cold_header) == 96, "a format of files");
 struct cold_group {
 	uint64_t offset;   /* in the file: after the head or the previous group */
 	uint64_t bytes;    /* as stored, without the zeros after them */
-	uint64_t checksum; /* of the stored bytes and the zeros up to the next multiple of COLD_ALIGN */
+	uint64_t checksum; /* XXH3 64 of the stored bytes and of the zeros up to the next multiple of COLD_ALIGN */
 	uint32_t first_page, pages;
 	uint32_t codec; /* enum cold_codec */
 	uint32_t reserved;

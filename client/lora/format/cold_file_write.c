@@ -21,8 +21,8 @@ enum {
 	LEVEL = 3, /* zstd's default; higher levels hardly compress weights better */
 	/*
 	 * Compression must save at least a third. Chosen: a core decompresses 1 to 2 GB/s, which is the speed of a
-	 * disk, so a smaller gain costs more time than it saves. Weights in bf16 shrink by only a quarter, and
-	 * compressed ones took three times as long to load.
+	 * disk, so a smaller gain costs more time than it saves. Weights in bf16 shrink by only a quarter; compressed,
+	 * they took three times as long to load.
 	 */
 	GAIN_MIN = 3,
 };

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 
 enum {
-	TRIES = 8,    /* chosen: an attempt fails only if the object is published or evicted during the attempt */
+	/*
+	 * maximum number of attempts to publish; chosen: an attempt fails only if another engine publishes the object,
+	 * and the object is evicted before this thread finds it
+	 */
+	TRIES = 8,
 	WATCH_MS = 5, /* limit of a wait for a fence; chosen: a queued load may have to wait for this thread */
 };
 

@@ -80,7 +80,7 @@ struct lora_entry {
 	uint64_t base;
 	struct lora_runs runs;
 	uint32_t ready;        /* while it is loaded: number of complete pages, counted from the first */
-	uint64_t placed;       /* number of the load; another load has other addresses */
+	uint64_t placed;       /* a new number each time the adapter gets addresses */
 	struct lora_use *uses; /* at most one for each stream */
 	struct lora_counts counts;
 

@@ -368,8 +368,8 @@ static int adapters_note(
 }
 
 /*
- * Return a slot that the batch does not use: an empty one, or the least recently used one. One always exists, because
- * the number of adapters is limited.
+ * Return a slot that the batch does not use: an empty slot, or the least recently used slot. Such a slot always exists,
+ * because the number of adapters is limited.
  */
 static int32_t slot_choose(const struct gpool_lora_batch *batch)
 {
@@ -416,7 +416,7 @@ static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stag
 	return error;
 }
 
-/* Undo the batch. Slots still have the number of its step, which no later step has. */
+/* Undo the batch. Slots keep the number of the undone step, which no later step has. */
 static void joiners_undo(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->joiner_count; i++) {

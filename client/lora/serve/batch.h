@@ -19,7 +19,7 @@
 #include "cuda/kernels/lora.h"
 
 enum {
-	BATCH_STAGES = 2, /* the host prepares the next batch while the device copies the last one */
+	BATCH_STAGES = 2, /* the host prepares a batch while the device copies the previous batch */
 	BATCH_ADAPTERS_DEFAULT = 32,
 	BATCH_ADAPTERS_MAX = 1024, /* chosen */
 	BATCH_PLACES_MAX = 65536,  /* the maximum number of modules of an adapter */

@@ -416,8 +416,8 @@ static void start_around(struct forming *forming, uint32_t behind)
 
 /*
  * Collect the resident adapters, in order of arrival, of the requests that would fit without the limit of adapters.
- * Also collect that of the first request that would not fit, so that no smaller request takes its room. Return: their
- * number.
+ * Also collect the adapter of the first request that would not fit, so that no smaller request takes the room of that
+ * request. Return: their number.
  */
 static uint32_t find_candidates(struct forming *forming)
 {
@@ -445,7 +445,10 @@ static uint32_t find_candidates(struct forming *forming)
 	return count;
 }
 
-/* Choose the adapters with the most waiting requests, and among equals that of the earliest request. */
+/*
+ * Choose the adapters with the most waiting requests; of adapters with equal numbers, choose the one with the earliest
+ * request.
+ */
 static void choose_adapters(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -479,7 +482,7 @@ static void start_resident(struct forming *forming)
 	}
 }
 
-/* Mark the requests before the last started one as bypassed, if they are not marked yet. */
+/* Mark the requests before the last started request as bypassed, if they are not marked yet. */
 static void note_passed(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;

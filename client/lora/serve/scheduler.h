@@ -16,7 +16,7 @@
  *                        requests are chosen
  *
  * Bound: a request is bypassed when a later request starts. max_bypass_us after it was first bypassed, the request is
- * overdue, and no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch.
+ * overdue. From then on, no request bypasses it: it waits only for earlier requests, its adapter and room in the batch.
  * This holds because overdue requests start in order of arrival, before all others.
  *
  * Threads: the scheduler has no threads and no lock; its owner has one.
@@ -58,8 +58,8 @@ struct lora_options {
 };
 
 /*
- * The limits of requests and adapters are specified. batch_tokens and max_bypass_us are chosen: a step of a model with
- * 8 billion parameters, and a wait that users accept.
+ * The limits of requests and adapters are requirements of the project. batch_tokens was chosen for a step of a model
+ * with 8 billion parameters, and max_bypass_us as a wait that users accept.
  */
 #define LORA_OPTIONS_INIT \
 	{ \
