@@ -1,8 +1,9 @@
 /*
  * gpu.c - the gpu_*() functions: count calls, reject invalid ones, inject faults, and call the back end.
  *
- * The order is count, permission, arguments, fault, back end. Rejected calls are counted too, so that a test of the
- * number of driver calls misses none. A fault affects only calls that would have reached the back end.
+ * The steps of a call are, in this order: count, permission, arguments, fault, back end. Rejected calls are counted
+ * too, so that a test of the number of driver calls sees all of them. A fault affects only calls that would have
+ * reached the back end.
  */
 #include "cuda/gpu_private.h"
 #include "cuda/kernels/kernel.h"
@@ -60,7 +61,7 @@ static const bool owner_may[GPU_CALL_KINDS] = {
 	[GPU_CALL_MEMORY_INFO] = true,
 };
 
-/* Faults for the next device to be opened. Calls of GPU_CALL_OPEN are counted here, since they have no device yet. */
+/* Faults for the next device to be opened. Calls of GPU_CALL_OPEN are counted here, because they have no device yet. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t opens;
@@ -71,7 +72,7 @@ static struct {
 } next_device = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local char error_text[320];
-static _Thread_local int error_untaken; /* code of that text, until gpu_error_take() */
+static _Thread_local int error_untaken; /* error code of this text, until gpu_error_take() */
 
 int gpu_fail(int error, const char *format, ...)
 {
@@ -80,7 +81,7 @@ int gpu_fail(int error, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);
-	error_untaken = error < 0 ? error : -EIO; /* never 0, whatever errno contained */
+	error_untaken = error < 0 ? error : -EIO; /* never 0, even if errno was 0 */
 	return error_untaken;
 }
 
@@ -145,7 +146,7 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 	return gpu_fail(-ENODEV, "no device '%s' among the %d of back end '%s'", text, count, ops->name);
 }
 
-/* open_begin() - count an open. Return: the injected fault if this one fails. */
+/* open_begin() - count a call of gpu_open(). Return: 0, or the injected fault. */
 static int open_begin(void)
 {
 	int error = 0;
@@ -348,7 +349,7 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->fill(gpu, to, value, bytes, stream);
 }
 
-/* shape_is_sound() - return true if every device accepts the shape. An invalid one thus fails on all back ends. */
+/* shape_is_sound() - return true if every device accepts the shape, so that an invalid shape fails on all back ends. */
 static bool shape_is_sound(const struct gpu_shape *shape)
 {
 	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] &&

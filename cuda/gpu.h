@@ -2,7 +2,7 @@
  * gpu.h - the table of a back end: all GPU functions that gpool uses.
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
- * driver's rules). A back end is selected by name, never as a silent fallback. Callers never use the table itself, but
+ * driver's rules). A back end is selected by name, never as a silent fallback. Callers do not use the table itself, but
  * the gpu_*() functions below, which count every call and can inject a failure into the n-th call of a kind.
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
@@ -11,7 +11,7 @@
  * description of this thread's last failure.
  *
  * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after
- * fork(): open the device in the child.
+ * fork(); the child must open the device itself.
  */
 #ifndef GPOOL_CUDA_GPU_H
 #define GPOOL_CUDA_GPU_H
@@ -92,9 +92,9 @@ enum gpu_access { GPU_ACCESS_NONE, GPU_ACCESS_READ, GPU_ACCESS_READ_WRITE };
 
 /* Flags of gpu_open(). */
 enum {
-	/* only create, export and release: no context, streams or mappings; used by the agent */
+	/* used by the agent: only create, export and release, without a context, streams or mappings */
 	GPU_OPEN_OWNER = 1u << 0,
-	/* each handle has its own descriptor, which gives access to that handle only; always the case on `cuda` */
+	/* each handle has its own descriptor, which gives access only to this handle; always the case on `cuda` */
 	GPU_OPEN_SEPARATE = 1u << 1,
 };
 
@@ -189,8 +189,9 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text);
  * gpu_open() - open device `index`.
  *
  * With GPU_OPEN_OWNER, the device has no context: only granularity, memory_info, create, export and release are
- * permitted; other calls return -EPERM. Return: 0, -ENODEV (no driver or device), -EINVAL (also an invalid setting of
- * `host`), -EPERM, -ENOMEM, -EIO, -EOPNOTSUPP (a device without virtual memory management).
+ * permitted; other calls return -EPERM.
+ * Return: 0, -ENODEV (no driver or device), -EINVAL (also an invalid setting of `host`), -EPERM, -ENOMEM, -EIO,
+ * -EOPNOTSUPP (a device without virtual memory management).
  *
  * gpu_close() - close a device. `host` cancels queued work and frees all remaining memory. On `cuda`, the driver frees
  * remaining memory only when the process ends, so free all memory before closing the device.
@@ -220,26 +221,30 @@ int gpu_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
 void gpu_release(struct gpu *gpu, uint64_t handle);
 
 /*
- * gpu_export() - return a file descriptor for the handle; call it once per handle, then use dup(). gpu_import() -
- * return a handle for a descriptor, which the caller owns and may close at once. `from` may come from an untrusted
- * process: a range outside the file is rejected with -EINVAL; on `host`, a file that could shrink or is not writable is
- * rejected with -EPERM.
+ * gpu_export() - return a file descriptor for the handle. Call it once for each handle, and use dup() for further
+ * descriptors.
+ * gpu_import() - return a handle for a descriptor, which the caller owns and may close at once. `from` may come from an
+ * untrusted process. A range outside of the file is rejected with -EINVAL; on `host`, a file that could shrink or is
+ * not writable is rejected with -EPERM.
  */
 int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 
 /*
- * gpu_reserve() - reserve an address range; `align` is 0 or a power of two. gpu_unreserve() - free a whole reservation,
- * which must have no mappings (-EINVAL). On `host`, it returns -EBUSY while queued work uses the reservation.
+ * gpu_reserve() - reserve an address range; `align` is 0 or a power of two.
+ * gpu_unreserve() - free a whole reservation, which must have no mappings (-EINVAL). On `host`, it returns -EBUSY while
+ * queued work uses the reservation.
  */
 int gpu_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
 
 /*
- * gpu_map() - map a whole handle at `va` in a reservation: `offset` must be 0, `bytes` the size of the handle, and the
- * range unmapped. A new mapping permits no access. gpu_unmap() - unmap one or several adjacent whole mappings at once.
- * While queued work uses the range, `host` returns -EBUSY; CUDA would fault. gpu_access() - set the access of a
- * contiguous range of mappings. `host` returns -EBUSY if the call would remove access that queued work needs.
+ * gpu_map() - map a whole handle at `va` in a reservation. `offset` must be 0, `bytes` the size of the handle, and the
+ * range unmapped. A new mapping permits no access.
+ * gpu_unmap() - unmap one or several adjacent whole mappings at once. While queued work uses the range, `host` returns
+ * -EBUSY; CUDA would fault.
+ * gpu_access() - set the access of a contiguous range of mappings. `host` returns -EBUSY if the call would remove
+ * access that queued work needs.
  */
 int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
@@ -248,8 +253,8 @@ int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access acc
 int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 /*
  * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program remains its
- * owner; never pass it to gpu_stream_destroy(). native: on `cuda`, a CUstream of the device's primary context; on
- * `host`, a stream that gpu_stream_create() created on this struct gpu (any other value is -EINVAL).
+ * owner, so it must not be passed to gpu_stream_destroy(). native: on `cuda`, a CUstream of the device's primary
+ * context; on `host`, a stream that gpu_stream_create() created on this struct gpu (any other value is -EINVAL).
  */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - wait until all queued work has finished, and destroy the stream. */
@@ -268,22 +273,23 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 
 /*
  * gpu_launch() - queue a kernel. `args` points to the kernel's struct, which is copied; `args_bytes` must be its size
- * (-EINVAL). Addresses in the struct are device addresses or registered memory. They are not checked: gpu_launch()
- * rejects only what the kernel's own launch function rejects, which also computes the shape. On `host`, the kernel's C
- * reference runs in stream order. The memory that it uses is not marked as used, and an invalid address ends the
- * process, as it would end the context on `cuda`.
+ * (-EINVAL). Addresses in the struct are those of device memory or registered memory, and are not checked. On `host`,
+ * the kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address
+ * ends the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments,
+ * computes the shape and calls gpu_launch().
  *
- * On `cuda`, the first launch from an image loads the image: launch once before capturing a graph. Returns -EOPNOTSUPP
- * without GPU_CAP_KERNELS, and if the driver is too old for the images that nvcc compiled.
+ * On `cuda`, the first launch from an image loads the image, so launch the kernel once before a graph is captured.
+ * Returns -EOPNOTSUPP without GPU_CAP_KERNELS, or if the driver is too old for the images that nvcc compiled.
  */
 int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	size_t args_bytes, struct gpu_stream *stream);
 
 /*
- * Events. gpu_event_query() returns 0 if the event is finished or was never recorded, else -EAGAIN. gpu_event_wait()
- * waits for the last record before the call. An imported event must come from another process (-EINVAL) that is alive
- * (-ESRCH, -ENODEV) and, on `host`, may be traced by this process (-EPERM). Without GPU_CAP_IPC_EVENT, export and
- * import return -EOPNOTSUPP. On `host`, an event may have 128 unfinished records (-EBUSY).
+ * Events. gpu_event_query() returns 0 if the event is finished or was never recorded, otherwise -EAGAIN.
+ * gpu_event_wait() waits for the last record before the call. An imported event must come from another process
+ * (-EINVAL) that is alive (-ESRCH, -ENODEV) and that, on `host`, this process may trace (-EPERM). Without
+ * GPU_CAP_IPC_EVENT, export and import return -EOPNOTSUPP. On `host`, an event may have 128 unfinished records
+ * (-EBUSY).
  */
 int gpu_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void gpu_event_destroy(struct gpu *gpu, struct gpu_event *event);
@@ -295,25 +301,28 @@ int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct g
 
 /*
  * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
- * registered. gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work
- * uses it.
+ * registered.
+ * gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work uses it.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
 
 /*
  * gpu_timeline_write() - store `value` to *word with release order when all work queued before has finished. `word` is
- * in registered memory; other processes may share it and read it with a plain acquire load. gpu_timeline_wait() - queue
- * a wait until *word >= value. The values of a word only increase, by less than 2^63 in total.
+ * in registered memory; other processes may share it and read it with a plain acquire load.
+ * gpu_timeline_wait() - queue a wait until *word >= value. The values of a word only increase, by less than 2^63 in
+ * total.
  */
 int gpu_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 
 /*
  * The driver's stream-ordered pool, whose memory is unknown to the agent; -EOPNOTSUPP without GPU_CAP_POOL.
- * gpu_pool_alloc() - allocate memory for work queued on `stream` afterwards. gpu_pool_free() - free memory after the
- * work queued on `stream`. The pool keeps freed memory until gpu_close(). gpu_pool_info() - return the size of the pool
- * and of its allocations. It is not counted as a call, since it is no GPU operation.
+ * gpu_pool_alloc() - allocate memory for work that is queued on `stream` later.
+ * gpu_pool_free() - free memory after the work that is queued on `stream`. The pool keeps freed memory until
+ * gpu_close().
+ * gpu_pool_info() - return the size of the pool and of its allocations. It is not counted, because it is not a GPU
+ * operation.
  */
 int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
@@ -325,13 +334,16 @@ uint64_t gpu_calls_total(const struct gpu *gpu);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);
-/* gpu_error_take() - return that text once if the last failure had this code (negative errno), otherwise NULL. */
+/*
+ * gpu_error_take() - return this text if the last failure had this code (negative errno), otherwise NULL. The text is
+ * returned only once.
+ */
 const char *gpu_error_take(int error);
 
 /*
- * gpu_fault_set() - for tests: make the n-th (1-based) call of `call` from now on fail once with `error` (negative
- * errno), before it reaches the back end. n = 0 clears the fault. gpu may be NULL: the next device opened, so that
- * GPU_CALL_OPEN can fail.
+ * gpu_fault_set() - for tests: let the n-th call of this kind after this one fail with `error` (negative errno), before
+ * it reaches the back end. n = 0 clears the fault. If gpu is NULL, the fault concerns the next device that is opened,
+ * or its opening.
  */
 void gpu_fault_set(struct gpu *gpu, enum gpu_call call, uint64_t n, int error);
 

@@ -8,9 +8,9 @@
  *   gpu_cuda_nvml.c    free memory, without a context
  *   gpu_cuda_none.c    replaces all of these if the toolkit's headers were missing at build time
  *
- * A device opened with GPU_OPEN_OWNER has no context: it uses only cuInit() and the virtual memory calls that need
- * none. Other devices retain the primary context, which they share with the program's own use of CUDA. Each call pushes
- * and pops it, so a caller's current context never changes.
+ * A device opened with GPU_OPEN_OWNER has no context: it uses only cuInit() and the virtual memory calls, which need no
+ * context. Other devices retain the primary context, which they share with the program's own use of CUDA. Each call
+ * pushes and pops this context, so the caller's current context does not change.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -49,7 +49,7 @@ static int device_get(int index, const struct cuda_driver **driver, CUdevice *de
 	return 0;
 }
 
-/* device_has() - return a boolean attribute; false if an older driver does not support it. */
+/* device_has() - return a boolean attribute, or false if the driver does not support it. */
 static bool device_has(const struct cuda_driver *driver, CUdevice device, CUdevice_attribute attribute)
 {
 	int value = 0;

@@ -14,8 +14,9 @@
 #include <pthread.h>
 
 /*
- * The driver calls that gpool uses. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2). These
- * macros expand both the member and the name that is looked up, so the symbol found matches the compiled type.
+ * The driver calls that gpool uses. Macros of cuda.h rename many of them (cuMemGetInfo is cuMemGetInfo_v2). These
+ * macros also apply to the members and to the names that are looked up, so that each symbol matches the type with which
+ * it is compiled.
  *
  * Calls in the second list may be missing in an older driver; functions that need one then return -EOPNOTSUPP.
  */
@@ -82,7 +83,7 @@ struct cuda_driver {
 
 /*
  * A handle of this back end, and the driver's handle that it represents. An export needs the size, which the driver
- * does not report. Handles are (generation << 32 | slot + 1), so that stale ones are rejected; the driver reuses the
+ * does not report. Handles are (generation << 32 | slot + 1), so that stale handles are rejected; the driver reuses the
  * values of released handles.
  */
 struct cuda_memory {
@@ -108,15 +109,15 @@ struct gpu_cuda {
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
 	bool rdma;            /* handles are created for GPUDirect RDMA */
-	pthread_mutex_t lock; /* of the following fields; never held during a driver call */
+	pthread_mutex_t lock; /* protects the following fields; never held during a driver call */
 	struct cuda_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
-	struct cuda_registration *registrations; /* a list, since there are few */
+	struct cuda_registration *registrations; /* a list, because there are few */
 	CUmemoryPool pool;                       /* the driver's pool, created on first use; NULL: not yet */
 	CUmodule modules[KERNEL_IMAGES];         /* loaded on first use; NULL: not yet */
-	CUfunction functions[GPU_KERNEL_KINDS];  /* likewise */
+	CUfunction functions[GPU_KERNEL_KINDS];  /* looked up on first use; NULL: not yet */
 };
 
 static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
@@ -126,10 +127,10 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
 
 /*
  * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process. Return: 0, or -ENODEV
- * if that fails, or if this process was forked from one that has loaded the driver, which does not survive fork().
+ * if this fails, or if the driver was loaded before this process was forked.
  */
 int cuda_driver_load(const struct cuda_driver **driver);
-/* gpu_errno() - map a CUresult to a negative errno; the only place that does. */
+/* gpu_errno() - convert a CUresult to a negative errno. */
 int gpu_errno(CUresult result);
 /*
  * cuda_fail() - store the error text of a failed call, with the driver's name of the error. Return: its negative errno.
@@ -137,7 +138,8 @@ int gpu_errno(CUresult result);
 __attribute__((format(printf, 3, 4))) int cuda_fail(
 	const struct cuda_driver *driver, CUresult result, const char *format, ...);
 /*
- * cuda_context_push() - make the device's context current in this thread, if it has one. cuda_context_pop() undoes it.
+ * cuda_context_push() - make the device's context, if it has one, current in this thread.
+ * cuda_context_pop() - undo this.
  */
 int cuda_context_push(struct gpu_cuda *cuda);
 void cuda_context_pop(struct gpu_cuda *cuda);

@@ -1,8 +1,8 @@
 /*
  * gpu_cuda_driver.c - loading the driver, its contexts, and the mapping of its errors.
  *
- * Nothing here runs before the first device is listed or opened. The driver does not survive fork(): a process that
- * forks and uses the GPU in both processes must open devices only afterwards.
+ * The driver is loaded when the first device is listed or opened. It does not survive fork(): a program that uses the
+ * GPU in both processes must open devices only after the fork.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -119,7 +119,7 @@ static void driver_load_once(void)
 		loaded.error = gpu_errno(result);
 		snprintf(loaded.error_text, sizeof(loaded.error_text), "cuInit: %s", name ? name : "unknown error");
 	}
-	/* The library is never closed: the driver does not support unloading. */
+	/* The library is never closed, because the driver cannot be unloaded. */
 }
 
 int cuda_driver_load(const struct cuda_driver **driver)

@@ -1,8 +1,8 @@
 /*
  * gpu_cuda_memory.c - physical memory and address ranges, with the driver's virtual memory API.
  *
- * The driver checks its rules (offset 0, whole mappings, access after mapping). The caller must observe those that it
- * does not check, such as no unmap while work uses the range.
+ * The driver checks some of its rules (offset 0, whole mappings, access after mapping). The caller must observe the
+ * others, such as that no range is unmapped while work uses it.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -25,7 +25,7 @@ static CUmemAllocationProp memory_properties(const struct gpu_cuda *cuda)
 
 	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	properties.location.id = (int)cuda->device;
-	/* Otherwise transports silently copy through host memory. */
+	/* Without this flag, transports silently copy through host memory. */
 	properties.allocFlags.gpuDirectRDMACapable = cuda->rdma;
 	return properties;
 }
@@ -197,7 +197,7 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx",
 			(ull)bytes, (ull)handle);
-	/* otherwise a program that this one executes would inherit it and keep the memory allocated */
+	/* otherwise a program that this process executes would inherit the descriptor and keep the memory allocated */
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	*out = (struct gpu_export){.fd = fd, .length = bytes};
 	return 0;

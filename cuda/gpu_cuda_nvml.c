@@ -2,7 +2,7 @@
  * gpu_cuda_nvml.c - free memory of a device from the management library (NVML), for a device without a context.
  *
  * The library is part of the driver package and is opened at run time. Its header has a package of its own, so the four
- * calls in use are declared here; they have not changed since 2013.
+ * functions that are used are declared here.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>

@@ -15,7 +15,7 @@ bool cuda_pool_has(const struct cuda_driver *driver)
 		driver->cuMemPoolGetAttribute && driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync;
 }
 
-/* Create the pool, and make it keep freed memory: by default it returns it to the system at each synchronization. */
+/* Create the pool. It keeps freed memory, which by default would be returned to the system at each synchronization. */
 static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};

@@ -1,7 +1,7 @@
 /*
  * gpu_cuda_stream.c - streams, events, registered host memory and timelines of the driver.
  *
- * A struct gpu_stream or gpu_event pointer is the driver's own handle, so nothing is allocated or leaked.
+ * A pointer to struct gpu_stream or gpu_event is the driver's handle, so no memory is allocated for it.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -58,7 +58,7 @@ void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (cuda_context_push(cuda) < 0)
 		return;
-	/* The driver's destroy function returns at once while work continues; gpu_stream_destroy() waits. */
+	/* The driver's function does not wait for queued work, but gpu_stream_destroy() does. */
 	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda->driver->cuStreamDestroy(stream_of(stream));
 	cuda_context_pop(cuda);
@@ -356,7 +356,7 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	/* The default flags issue a memory barrier before the write, so readers see all earlier work. */
+	/* With the default flags, a memory barrier precedes the write, so readers see all earlier work. */
 	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)

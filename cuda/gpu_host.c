@@ -27,8 +27,8 @@ static const uint64_t granularity_default = 512u << 10;
 static const uint64_t granularity_max = 1u << 30;
 
 /*
- * Bytes that this process has allocated on each device. A real GPU counts all processes; this count is exact as long as
- * one process owns the memory.
+ * Bytes that this process has allocated on each device. A GPU counts the memory of all processes; this count is exact
+ * only if one process owns the memory.
  */
 static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
 
@@ -164,7 +164,7 @@ static int progress_init(struct gpu_host *host)
 
 	if (error)
 		return gpu_fail(-error, "cannot make a condition variable: %s", strerror(error));
-	/* With CLOCK_MONOTONIC, a change of the system time does not change the duration of a sleep. */
+	/* With CLOCK_MONOTONIC, a change of the system time does not affect waits. */
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	error = pthread_cond_init(&host->progress, &attributes);
 	pthread_condattr_destroy(&attributes);
@@ -206,7 +206,7 @@ static void host_close(struct gpu *gpu)
 {
 	struct gpu_host *host = host_of(gpu);
 
-	/* Streams first: their threads use everything else. */
+	/* End the streams first, because their threads use everything else. */
 	host_stream_fini(host);
 	host_event_fini(host);
 	host_range_fini(host);

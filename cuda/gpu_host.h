@@ -7,9 +7,9 @@
  *   gpu_host_stream.c  streams: queue, thread, copies, fills, kernels, timelines
  *   gpu_host_event.c   events, also between processes
  *
- * Locks, none taken inside another:
- *   host->lock     handles, files, reservations, registrations, and the lists of streams and events
- *   host->progress the condition that waiting streams sleep on: taken to sleep and to wake, never around work
+ * Locks, none of which is acquired while another one is held: host->lock handles, files, reservations, registrations,
+ * and the lists of streams and events
+ *   host->progress the condition for which waiting streams sleep; held only to sleep and to wake
  *   stream->lock   one stream's queue
  */
 #ifndef CUDA_GPU_HOST_H
@@ -32,13 +32,13 @@ struct host_file {
 	dev_t device;
 	ino_t inode;
 	uint64_t refs; /* slices in use, plus one for the device's own arena */
-	bool sealed;   /* against growing, since other processes may have a descriptor */
+	bool sealed;   /* sealed against growing, because other processes may have a descriptor */
 };
 
 /*
- * A slice of a file: physical memory. `refs` counts one reference for the handle until its release, and one for each
- * mapping; the memory is freed with the last. A handle is (generation << 32 | slot + 1): a stale one is rejected, and 0
- * is none.
+ * A slice of a file, which represents physical memory. `refs` counts one reference for the handle until its release,
+ * and one for each mapping; the memory is freed with the last reference. A handle is (generation << 32 | slot + 1), so
+ * that stale handles are rejected.
  */
 struct host_memory {
 	struct host_file *file; /* NULL: the slot is free */
@@ -48,8 +48,8 @@ struct host_memory {
 	uint32_t generation;
 	uint32_t next_free;
 	bool released;
-	bool owned;    /* created here: the last reference punches it out of the arena ... */
-	bool exported; /* ... unless another process may have it mapped */
+	bool owned;    /* created by this process: removed from the file with the last reference, unless `exported` */
+	bool exported; /* another process may have it mapped */
 };
 
 /* One granule of a reservation. */
@@ -95,7 +95,7 @@ struct gpu_host {
 	/* the file of the next handles; NULL: the next handle creates one */
 	struct host_file *arena;
 	uint64_t arena_bytes;
-	uint64_t charged_bytes; /* of the device's memory, in use; see host_memory_charge() */
+	uint64_t charged_bytes; /* bytes of the device's memory in use; see host_memory_charge() */
 	struct host_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
@@ -151,8 +151,9 @@ int host_unregister(struct gpu *gpu, void *memory);
 void host_range_fini(struct gpu_host *host);
 /*
  * host_use_begin() - mark [va, va + bytes) as used by a queued operation; -EINVAL: it is neither reserved nor
- * registered. host_use_check() - check that the operation may access it now; -EFAULT: it may not. The result is valid
- * until host_use_end().
+ * registered.
+ * host_use_check() - check that the operation may access it now; -EFAULT: it may not. The result is valid until
+ * host_use_end().
  */
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
 int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);

@@ -2,9 +2,8 @@
  * gpu_host_event.c - events of the host back end, in one process and between processes.
  *
  * An event is a ring of numbers: the n-th record has number n, and the stream that executes it stores n in slot n %
- * EVENT_SLOTS. A waiter waits for a number, so recording the event again never ends the wait early. The ring of an
- * interprocess event is a page of a memfd. The exported data are its process, descriptor and cookie; an event has no
- * name and leaves no file behind.
+ * EVENT_SLOTS. A thread waits for a number, so the wait does not end early if the event is recorded again. The ring of
+ * an interprocess event is a page of a memfd. The exported data are its process, descriptor and cookie.
  *
  * As in CUDA, an imported event comes from another process and dies with it. The importer reads /proc/PID/fd, so both
  * processes need the same user or the right to trace, and the same pid namespace.
@@ -29,7 +28,7 @@
 enum { EVENT_SLOTS = 128 }; /* maximum number of unfinished records of an event; more return -EBUSY */
 
 struct event_ring {
-	uint64_t cookie;           /* of an interprocess event; constant */
+	uint64_t cookie;           /* identifies an interprocess event; never changes */
 	_Atomic uint64_t recorded; /* number of the last record, 0: none yet */
 	_Atomic uint64_t finished[EVENT_SLOTS];
 };
@@ -207,7 +206,8 @@ void host_event_fini(struct gpu_host *host)
 }
 
 /*
- * event_check() - check before record, query and wait that the event belongs to this device and its process is alive.
+ * event_check() - check, before a record, query or wait, that the event belongs to this device and its process is
+ * alive.
  */
 static int event_check(const struct gpu_host *host, const struct gpu_event *event, const struct gpu_stream *stream)
 {
@@ -276,7 +276,7 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	return 0;
 }
 
-/* open_error() - map an error of opening another process's descriptor: it is closed, or access is not permitted. */
+/* open_error() - convert the error of opening another process's descriptor, which may be closed or not accessible. */
 static int open_error(int error)
 {
 	return error == ENOENT ? -ENODEV : error == EACCES ? -EPERM : -error;
@@ -323,10 +323,13 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 {
 	int fd, rc;
 
-	/* Open the pidfd first: if another process gets this pid later, its cookie differs. */
+	/*
+	 * Open the pidfd before the cookie is checked: if the pid already belongs to another process, the cookie
+	 * differs.
+	 */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
 	if (event->pidfd < 0) {
-		/* For the id of a thread that is no process, kernels return EINVAL or ENOENT. */
+		/* Kernels return EINVAL or ENOENT for the id of a thread that is not a process. */
 		rc = errno == EINVAL || errno == ENOENT ? -ESRCH : -errno;
 		return gpu_fail(rc, "cannot import an event of process %d: %s", from->pid, strerror(-rc));
 	}

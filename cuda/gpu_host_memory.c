@@ -1,21 +1,22 @@
 /*
  * gpu_host_memory.c - physical memory of the host back end: slices of memfds, identified by handles.
  *
- * Each device that creates memory has one memfd, its arena; each new handle is a slice at the arena's end. Offsets are
- * never reused: the file is sparse, so unused offsets cost nothing, and the kernel merges adjacent new slices at
- * adjacent addresses into one mapping. A process with the arena's descriptor can map all of it. With GPU_OPEN_SEPARATE,
- * for processes that must not see each other's content, each handle is therefore a separate memfd, which costs a
- * descriptor and a mapping each.
+ * Each device that creates memory has one memfd, its arena, and each new handle is a slice at the arena's end. Offsets
+ * are never reused: unused offsets of a sparse file need no memory, and the kernel merges mappings of adjacent new
+ * slices at adjacent addresses. A process with the arena's descriptor can map all of it. With GPU_OPEN_SEPARATE, for
+ * processes that must not see each other's content, each handle is therefore a separate memfd, which needs a descriptor
+ * and a mapping.
  *
- * The first export seals a file against growing: otherwise its receivers could allocate memory through it that no limit
- * counts. The next handle then begins a new arena.
+ * The first export seals a file against growing, because its receivers could otherwise use it to allocate memory beyond
+ * all limits. The next handle then begins a new arena.
  *
- * Releasing the last reference punches the slice out of the file, unless it was exported. Another process may then have
- * it mapped, which the kernel does not report, and punching would destroy its content. Exported memory therefore
- * remains until all processes have closed the arena's descriptors and mappings, as with a driver.
+ * When the last reference is released, the slice is removed from the file (FALLOC_FL_PUNCH_HOLE), unless it was
+ * exported: another process may then have it mapped, which the kernel does not report, and the content would be lost.
+ * Exported memory therefore remains until all processes have closed the arena's descriptors and mappings, as with a
+ * driver.
  *
- * Files from other processes are untrusted: only a memfd sealed against shrinking is accepted, since accessing a
- * truncated file raises SIGBUS.
+ * Files from other processes are untrusted: only a memfd that is sealed against shrinking is accepted, because accesses
+ * to a truncated file raise SIGBUS.
  */
 #include "cuda/gpu_host.h"
 
@@ -36,7 +37,7 @@ enum { FRESH_BYTE = 0xa5 }; /* content of fresh memory if it is configured not t
 
 /*
  * host_file_create() - create an empty memfd that only this user can reopen and that cannot shrink. Return: its
- * descriptor, or negative errno. Call host_file_seal() once the size is set, before another process gets the file.
+ * descriptor, or negative errno. Call host_file_seal() after the size is set and before another process gets the file.
  */
 int host_file_create(const char *name)
 {
@@ -229,9 +230,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	if (--memory->refs > 0)
 		return;
 	if (memory->owned && !memory->exported) {
-		/*
-		 * If this fails, the pages remain in use, and a later creation that exceeds the device's memory fails.
-		 */
+		/* If this fails, the pages remain charged, so a later creation may fail. */
 		if (fallocate(memory->file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->offset,
 			    (off_t)memory->bytes) == 0)
 			host_memory_discharge(host, memory->bytes);
@@ -242,7 +241,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	host->memory_free = host_memory_slot(host, memory);
 }
 
-/* Fill fresh memory with nonzero bytes, since a driver need not zero it. */
+/* Fill fresh memory with nonzero bytes, because a driver need not zero it. */
 static int slice_soil(const struct host_file *file, uint64_t offset, uint64_t bytes)
 {
 	void *slice = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
@@ -367,7 +366,7 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 
 /*
  * own_copy() - duplicate a descriptor. With one file per handle, the usual soft limit of 1,024 descriptors may be
- * reached; it exists for select(2), and is then raised to the hard limit.
+ * reached. It is then raised to the hard limit.
  */
 static int own_copy(int fd)
 {
@@ -405,7 +404,7 @@ static int file_import(struct gpu_host *host, int fd, struct host_file **importe
 	own = own_copy(fd);
 	if (own < 0)
 		return gpu_fail(-errno, "cannot import descriptor %d: %s", fd, strerror(errno));
-	/* Check the duplicate, since the caller's descriptor may change meanwhile. */
+	/* Check the duplicate, because another thread may replace the caller's descriptor. */
 	rc = host_file_check(own, size_bytes, &device, &inode);
 	if (rc == 0) {
 		*imported = file_add(host, own, device, inode);

@@ -7,9 +7,10 @@
  *
  * Invariants, under host->lock:
  *
- *   each mapping (a granule with `first` set, and those after it) holds one reference to its memory range->mapped
- *   counts granules with memory; the kernel's protection of a granule is its access while a granule's uses > 0, its
- *   memory and access are not removed, so a checked operation cannot fault
+ *   each mapping (a granule with `first` set, and those after it) holds one reference to its memory
+ *   range->mapped is the number of granules with memory
+ *   the kernel's protection of a granule is its access
+ *   while a granule's uses > 0, its memory and access are not removed, so a checked operation cannot fault
  */
 #include "cuda/gpu_host.h"
 
@@ -242,7 +243,7 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 		MAP_FAILED) {
 		rc = gpu_fail(-errno, "cannot map %llu bytes at 0x%llx: %s (limits: vm.max_map_count, RLIMIT_AS)",
 			(unsigned long long)bytes, (unsigned long long)va, strerror(errno));
-		/* a failed fixed mapping may leave a hole, which another mapping could occupy */
+		/* a failed fixed mapping may leave unreserved addresses, which another mapping could use */
 		map_inaccessible(va, bytes);
 		return rc;
 	}
@@ -493,7 +494,7 @@ int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_a
 	int rc = 0;
 
 	if (use->registration)
-		return 0; /* writability was checked at registration, and it cannot be unregistered meanwhile */
+		return 0; /* registered memory is writable, and cannot be unregistered while it is used */
 	granule = (use->va - use->range->va) / host->granularity;
 	last = (use->va + use->bytes - 1 - use->range->va) / host->granularity;
 	pthread_mutex_lock(&host->lock);

@@ -1,14 +1,15 @@
 /*
  * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations in order.
  *
- * Queueing performs the checks of a driver (an address must be reserved or registered) and marks the addresses as used.
- * Execution performs the checks of the hardware (the address must be mapped with access), in this back end's tables. An
- * invalid operation is therefore an error at the next sync and never a signal. After an error, the stream continues
- * with the next operation; a real GPU would end the whole context, and tests could not continue.
+ * When an operation is queued, the checks of a driver are made (an address must be reserved or registered), and its
+ * addresses are marked as used. When it is executed, the checks of the hardware are made in this back end's tables (an
+ * address must be mapped with access). An invalid operation therefore causes an error at the next sync and never a
+ * signal. After an error, the stream continues with the next operation, so that tests can continue; a GPU would end the
+ * whole context.
  *
- * Waiting for an event or a timeline may depend on another process, which cannot wake this one. After a short spin, the
- * thread sleeps in increasing steps of at most wait_step_max_ns. Operations of this process and the closing of the
- * device wake it at once.
+ * The event or timeline for which a stream waits may depend on another process, which cannot wake this one. After a
+ * short spin, the thread therefore sleeps in increasing steps of at most wait_step_max_ns. Operations of this process
+ * and the closing of the device wake it at once.
  */
 #include "cuda/gpu_host.h"
 #include "cuda/kernels/kernel.h"
@@ -22,7 +23,7 @@
 
 static const long wait_step_min_ns = 10 * 1000;
 static const long wait_step_max_ns = 1000 * 1000; /* short compared to a step of an engine */
-enum { WAIT_SPINS = 200 };                        /* some microseconds, less than a sleep and a wakeup take */
+enum { WAIT_SPINS = 200 };                        /* some microseconds, less than a sleep and a wake-up take */
 
 enum operation_kind {
 	OPERATION_COPY,
@@ -52,7 +53,7 @@ struct operation {
 	uint64_t value;       /* of a fill, write or wait; for events, the number of the record */
 	struct gpu_event *event;
 	const struct kernel *kernel;
-	void *args; /* a copy, since the caller's may be freed */
+	void *args; /* a copy, because the caller may free its arguments */
 };
 
 struct gpu_stream {
@@ -67,7 +68,7 @@ struct gpu_stream {
 	uint64_t queued;
 	uint64_t finished;
 	bool stop; /* finish the queue, then end */
-	int error; /* the first one since the last sync */
+	int error; /* the first error since the last sync */
 	char error_text[160];
 };
 
@@ -78,10 +79,7 @@ bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *h
 
 void host_progress_wake(struct gpu_host *host)
 {
-	/*
-	 * Taking the lock prevents a lost wakeup: a waiter cannot check before the change and sleep after the
-	 * broadcast.
-	 */
+	/* With the lock held, no thread can check the condition before the change and sleep after the broadcast. */
 	pthread_mutex_lock(&host->progress_lock);
 	pthread_cond_broadcast(&host->progress);
 	pthread_mutex_unlock(&host->progress_lock);
@@ -100,7 +98,10 @@ static struct timespec after_now(long nanoseconds)
 	return when;
 }
 
-/* wait_reached() - return 1 if the operation's wait is over, 0 if not yet, negative errno if it can never end. */
+/*
+ * wait_reached() - return 1 if the operation's wait has ended, 0 if it has not, or a negative errno if it can never
+ * end.
+ */
 static int wait_reached(const struct operation *operation)
 {
 	if (operation->kind == OPERATION_EVENT_WAIT)
@@ -227,7 +228,7 @@ static void *stream_main(void *argument)
 		va = operation->to.va;
 		bytes = operation->to.bytes;
 		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
-		/* destroy before the operation counts as finished, since an unmap may follow a sync */
+		/* destroy the operation before it counts as finished, because an unmap may follow a sync */
 		operation_destroy(stream->host, operation);
 
 		pthread_mutex_lock(&stream->lock);
@@ -269,7 +270,7 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	rc = thread_start(created);
 	if (rc < 0) {
 		free(created);
-		/* pthread_create(3) returns EAGAIN at the limit of threads, when a retry does not help. */
+		/* pthread_create(3) returns EAGAIN at the limit of threads; a retry would not succeed. */
 		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: no thread: %s", strerror(-rc));
 	}
 	pthread_mutex_lock(&host->lock);
@@ -477,7 +478,9 @@ int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event)
 
 	if (!operation)
 		return rc;
-	/* Take the number when no later step can fail: a number that is never finished would block the event. */
+	/*
+	 * Take the number after all steps that can fail, because a number that is never finished would block the event.
+	 */
 	rc = host_event_number(event, &operation->value);
 	if (rc < 0) {
 		operation_destroy(stream->host, operation);

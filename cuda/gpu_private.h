@@ -7,11 +7,10 @@
 #include <stdatomic.h>
 
 /*
- * The beginning of every back end's device. gpu_open() sets it after the back end's open, so a back end may read it in
- * every call but open and close.
+ * The first member of every back end's device. gpu_open() sets it after the back end's function for opening, so a back
+ * end may read it in all functions except those for opening and closing.
  *
- * An injected fault needs no other state: fault_at is the number of the call that fails, and calls[] takes each number
- * once.
+ * fault_at[] is the number of the call that fails; calls[] has each number only once.
  */
 struct gpu {
 	const struct gpu_ops *ops;
@@ -22,7 +21,7 @@ struct gpu {
 	_Atomic int fault_error[GPU_CALL_KINDS];
 };
 
-/* gpu_fail() - store this thread's error text. Return: `error`, so that a caller rejects a call in one line. */
+/* gpu_fail() - store this thread's error text. Return: `error`. */
 __attribute__((format(printf, 2, 3))) int gpu_fail(int error, const char *format, ...);
 
 #endif

@@ -68,7 +68,7 @@ static bool module_holds(const struct adapter_module *module, uint32_t targets)
 		module->out >= 1 && module->out <= ADAPTER_FEATURES_MAX && isfinite(module->scale);
 }
 
-/* Check that the layers have all modules, in ascending order. */
+/* Check that each module belongs to a layer, and that layers and modules are sorted. */
 static bool modules_hold(const struct adapter_layout *layout)
 {
 	const struct adapter_layout_header *header = layout->header;
@@ -92,14 +92,14 @@ static bool modules_hold(const struct adapter_layout *layout)
 	return next == header->modules && pages == header->pages;
 }
 
-/* State of a check: a bit for each row of the pages that is in use, and the runs checked so far. */
+/* The state of a check: the rows of the pages that are in use, one bit each, and the progress. */
 struct taken {
 	uint64_t *rows;
 	uint32_t next_run; /* first run of the next matrix */
 	uint32_t last_end; /* end of the used part of the last page */
 };
 
-/* Set `count` bits from `first` on. Return false if one of them is set already. */
+/* Set `count` bits, beginning with `first`. Return false if one of them is already set. */
 static bool rows_take(uint64_t *bits, uint64_t first, uint64_t count)
 {
 	while (count) {

@@ -1,9 +1,9 @@
 /*
- * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. The adapter's named object carries it as
- * metadata, and the store file contains the same layout.
+ * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. It is part of the metadata of the adapter's
+ * named object and of the store file.
  *
- *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct
- *   adapter_run[runs] | targets struct adapter_target[targets] | names
+ *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] |
+ *   runs struct adapter_run[runs] | targets struct adapter_target[targets] | names
  *
  * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out)
  * consists of tiles of 128 columns, each with r rows of 256 bytes. A run consists of adjacent tiles within one page.
@@ -25,7 +25,7 @@
 
 enum {
 	ADAPTER_LAYOUT_VERSION = 1,
-	ADAPTER_LAYOUT_BYTES_MAX = 16 << 20, /* 65,536 modules, each described in three places, and their names */
+	ADAPTER_LAYOUT_BYTES_MAX = 16 << 20, /* enough for 65,536 modules and their names */
 	ADAPTER_TILE_COLUMNS = 128,
 	ADAPTER_ROW_BYTES = ADAPTER_TILE_COLUMNS * 2,
 	ADAPTER_RANK_MAX = 128,
@@ -35,11 +35,11 @@ enum {
 	ADAPTER_MODULES_MAX = 65536,
 	ADAPTER_TARGET_BYTES_MAX = 1023,
 	ADAPTER_PAGE_BYTES_MIN = 512 << 10,
-	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* page sizes must also be powers of two */
+	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* a page size must also be a power of two */
 };
 /*
- * Limit of the size of all pages. An adapter of rank 128 in all linear layers of a model with 400 billion parameters
- * needs half of this limit.
+ * Limit of the size of all pages, twice the size of an adapter of rank 128 for all linear layers of a model with 400
+ * billion parameters.
  */
 #define ADAPTER_BYTES_MAX (UINT64_C(16) << 30)
 
@@ -101,7 +101,7 @@ struct adapter_layout {
 	const char *names;
 };
 
-/* adapter_layout_bytes() - return the size of a layout with the counts in `header`: at most 2^37. */
+/* adapter_layout_bytes() - return the size in bytes of a layout with the counts in `header`: less than 2^39. */
 uint64_t adapter_layout_bytes(const struct adapter_layout_header *header);
 /* adapter_layout_at() - return the parts of the layout at `base`. The counts in its header are not checked. */
 struct adapter_layout adapter_layout_at(const void *base);
@@ -109,7 +109,8 @@ struct adapter_layout adapter_layout_at(const void *base);
 /*
  * adapter_layout_check() - check that [base, base + bytes) is a valid layout: all counts are consistent, tiles are
  * within pages and do not overlap, names are sorted. `base` must be aligned to 8 bytes. *layout receives the parts.
- * Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM. Threads: any.
+ * Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM.
+ * Threads: any.
  * Cost: one bit of memory for each 256 bytes of pages, at most 8 MiB.
  */
 int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *layout);
@@ -128,7 +129,7 @@ static inline uint32_t adapter_tile_bytes(uint32_t rank)
 
 /*
  * adapter_matrix_runs() - return the number of runs of a matrix with this number of tiles. head_tiles must be at least
- * 1. If the matrix has more tiles than head_tiles, run_tiles must also be at least 1.
+ * 1. run_tiles must be at least 1 if the matrix has more than head_tiles tiles.
  */
 static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, uint32_t tiles)
 {
@@ -137,8 +138,8 @@ static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, 
 }
 
 /*
- * adapter_run_begin() - return the first tile of a run, counted from 0. adapter_run_tiles() - return its number of
- * tiles.
+ * adapter_run_begin() - return the first tile of a run, counted from 0.
+ * adapter_run_tiles() - return its number of tiles.
  */
 static inline uint32_t adapter_run_begin(const struct adapter_matrix *matrix, uint32_t run)
 {

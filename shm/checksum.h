@@ -1,8 +1,8 @@
 /*
  * checksum.h - XXH3 checksums (64 bits) of pages and other large buffers, with the vector instructions of this CPU.
  *
- * The plain functions of libxxhash use only the vector instructions that every x86-64 CPU has. They reach 4.5 GB/s, and
- * the functions selected for the CPU 57 to 87 GB/s [measured].
+ * The plain functions of libxxhash use only the vector instructions that every x86-64 CPU has, and reach 4.5 GB/s. The
+ * functions that are selected for the CPU reach 57 to 87 GB/s [measured].
  */
 #ifndef SHM_CHECKSUM_H
 #define SHM_CHECKSUM_H
@@ -26,9 +26,9 @@ static inline uint64_t checksum_of(const void *bytes, size_t length)
 }
 
 /*
- * checksum_begin(), checksum_add(), checksum_end() - compute the checksum of data that arrives in pieces, so that each
- * piece can be added while it is in a CPU cache. checksum_begin() allocates memory, which checksum_end() frees. After
- * checksum_begin() has returned NULL (out of memory), neither of the others may be called.
+ * checksum_begin(), checksum_add(), checksum_end() - compute the checksum of data in pieces, so that each piece can be
+ * added while it is in a CPU cache. checksum_begin() allocates memory, which checksum_end() frees. It returns NULL if
+ * out of memory; the other functions must then not be called.
  */
 static inline XXH3_state_t *checksum_begin(void)
 {

@@ -90,7 +90,7 @@ static void text_store(_Atomic uint64_t *to, const char *text)
 		atomic_store_explicit(&to[i], words[i], memory_order_relaxed);
 }
 
-/* Claim the record for this number; NULL if the entry must be dropped (see flight.h). */
+/* Claim the record for this number. Return NULL if the entry must be dropped (see flight.h). */
 static struct flight_record *claim(const struct flight_ring *ring, uint64_t number)
 {
 	struct flight_record *record = &ring->records[number & (ring->count - 1)];
@@ -196,7 +196,7 @@ void flight_keep(const struct flight_ring *from, uint16_t session, const struct 
 
 	if (!kept || !to->count)
 		return;
-	/* Bound the loop by the number of records to keep, whatever the head contains. */
+	/* The head is untrusted, so only the number of records to keep bounds the loop. */
 	begun = (uint32_t)(atomic_load_explicit(&from->head->begun, memory_order_relaxed) - kept);
 	for (uint32_t i = 0; i < kept; i++) {
 		if (flight_read(from, (begun + i) & (from->count - 1), now, &entry, NULL) ||

@@ -2,11 +2,12 @@
  * flight.h - the flight recorder: rings of fixed-size records of past events, in shared memory, for later analysis.
  *
  * The flight recorder has three kinds of rings:
- *   each worker's session segment    what the worker did and waited for; any of its threads writes
- *   the pool segment, "flight"       what the agent did with pages, and the last records of ended sessions
- *   the pool segment, "events"       the agent's published events, with their text; rare, so it covers a long time
- * The oldest record is overwritten. Recording never waits, and no decision depends on the contents. The agent's rings
- * survive every process except the keeper.
+ *   each worker's session segment    what the worker did and waited for; written by all its threads
+ *   the pool segment, "flight"       what the agent did with pages, and the last records of sessions that have ended
+ *   the pool segment, "events"       the events that the agent published, with their texts; covers a long time, because
+ *                                    events are rare
+ * The oldest record is overwritten. Recording never waits, and no decision depends on the contents of a ring. The
+ * agent's rings exist until the keeper ends.
  *
  *   head | struct flight_record[count] | char[count][FLIGHT_TEXT_BYTES], in a ring with texts
  *
@@ -29,13 +30,13 @@
 #include <stdint.h>
 
 enum {
-	FLIGHT_TEXT_BYTES = 192, /* text of an event, see proto/messages.def */
-	/* 64 KiB per worker, allocated as records are written: some seconds of slow paths */
+	FLIGHT_TEXT_BYTES = 192, /* size of an event's text, as in proto/messages.def */
+	/* 64 KiB per worker, allocated as records are written; enough for some seconds of slow paths */
 	FLIGHT_SESSION_RECORDS = 1024,
 	FLIGHT_KEPT_RECORDS = 256, /* records of an ended session that are copied into the pool's ring */
 	FLIGHT_EVENTS = 1024,      /* 256 KiB per pool */
 	FLIGHT_RECORDS_MAX = 1 << 20,
-	/* minimum of pool_header.flight_sampling: one allocation in 256 takes the slow path, to be timed */
+	/* minimum of pool_header.flight_sampling, because only one allocation in 256 is timed */
 	FLIGHT_SAMPLING_LEAST = 256,
 };
 
@@ -44,7 +45,7 @@ enum flight_kind {
 	FLIGHT_NONE,
 	FLIGHT_KINDS_FIRST = 64,
 	/* Recorded by the agent. */
-	/* pages were leased, the first one is `page`; the duration starts when the agent reads the request */
+	/* pages were leased, beginning with `page`; the duration starts when the agent reads the request */
 	FLIGHT_GRANT = FLIGHT_KINDS_FIRST,
 	FLIGHT_RETURN,  /* idle pages were taken back */
 	FLIGHT_REFUSAL, /* a request was refused; pages: requested pages; value: errno */
@@ -65,13 +66,13 @@ enum flight_kind {
 };
 #define FLIGHT_WORKERS_FIRST FLIGHT_ALLOCATE
 
-/* One entry, as passed by writers and returned to readers. Times are wall clock time, in nanoseconds since 1970. */
+/* One entry, as passed by writers and returned to readers. Times are wall clock times in nanoseconds since 1970. */
 struct flight_entry {
 	uint64_t time_ns;     /* end of the operation */
 	uint64_t duration_ns; /* 0: instantaneous */
 	uint32_t kind;        /* enum flight_kind, or enum event_kind */
 	uint16_t session;     /* the session concerned; 0: none */
-	bool self_reported;   /* recorded by that session about itself; the agent only copied it */
+	bool self_reported;   /* recorded by the session itself and copied by the agent */
 	bool everywhere;      /* an event that concerns all pools */
 	uint32_t page, pages;
 	uint64_t tag;   /* of the block; 0: none */
@@ -89,12 +90,12 @@ struct flight_record {
 	_Atomic uint64_t reserved;
 };
 static_assert(sizeof(struct flight_record) == 64, "one cache line each");
-/* The longest valid duration. No operation waits longer than a day, and a longer bar would make a trace unreadable. */
+/* The longest valid duration: no operation lasts longer than a day. */
 #define FLIGHT_DURATION_MAX (UINT64_C(86400) * 1000000000)
 #define FLIGHT_CLAIMED (UINT64_C(1) << 63)
 
 struct flight_head {
-	_Alignas(64) _Atomic uint64_t begun; /* numbers taken; readers use it only as a hint */
+	_Alignas(64) _Atomic uint64_t begun; /* count of numbers taken; only a hint for readers */
 };
 
 struct flight_ring {
@@ -105,30 +106,28 @@ struct flight_ring {
 };
 
 /*
- * flight_bytes() - return the size of a ring; 0 for none. flight_over() - compute the parts of a ring in the caller's
- * mapping. A new ring is all zero.
+ * flight_bytes() - return the size of a ring in bytes; 0 for none.
+ * flight_over() - compute the parts of a ring in the caller's mapping. A new ring is all zero.
  */
 size_t flight_bytes(uint32_t count, bool texts);
 void flight_over(void *base, uint32_t count, bool texts, struct flight_ring *ring);
 
-/*
- * flight_count() - return the capacity of a ring for `records`: the next power of two, at most FLIGHT_RECORDS_MAX; 0
- * for 0.
- */
+/* flight_count() - return `records` rounded up to a power of two, at most FLIGHT_RECORDS_MAX; 0 for 0. */
 uint32_t flight_count(uint32_t records);
 
 /*
- * flight_write() - write an entry. Any number of threads may write; none ever waits. `text` may be NULL; a text that is
- * too long is truncated. Cost: about 20 ns.
+ * flight_write() - write an entry. `text` may be NULL; a text that is too long is truncated.
+ * Threads: any number may write at the same time, without waiting.
+ * Cost: about 20 ns.
  */
 void flight_write(const struct flight_ring *ring, const struct flight_entry *entry, const char *text);
 
-/* flight_now() - return the time on the clock of time_ns. */
+/* flight_now() - return the current time on the clock of time_ns. */
 uint64_t flight_now(void);
 
 /*
- * flight_used() - return an upper bound of the records in use. A reader stops there: reading an unused page of a memfd
- * would allocate memory.
+ * flight_used() - return an upper bound of the number of used records. A reader must not read further records, because
+ * reading an unused page of a memfd allocates memory.
  */
 uint32_t flight_used(const struct flight_ring *ring);
 
@@ -143,19 +142,19 @@ int flight_read(
 
 /*
  * flight_keep() - copy the last FLIGHT_KEPT_RECORDS records of a session's ring to the pool's ring, marked as recorded
- * by that session. Records about other sessions are dropped. If an agent dies while it copies, the records may appear
+ * by that session. Only records of workers' kinds are copied. If an agent dies while it copies, records may appear
  * twice.
  */
 void flight_keep(const struct flight_ring *from, uint16_t session, const struct flight_ring *to);
 
-/* flight_recover() - release the records that dead writers have claimed. Call it only while the ring has no writer. */
+/* flight_recover() - release the records that dead writers have claimed. The ring must have no writer. */
 void flight_recover(const struct flight_ring *ring);
 
 /* flight_copy() - copy a ring whose writer has ended to a ring without a writer. Does nothing if their sizes differ. */
 void flight_copy(const struct flight_ring *from, const struct flight_ring *to);
 
 /*
- * flight_kind_name() - return the name of a kind, such as "grant". NULL for events (below FLIGHT_KINDS_FIRST) and
+ * flight_kind_name() - return the name of a kind, such as "grant", or NULL for events (below FLIGHT_KINDS_FIRST) and
  * unknown kinds.
  */
 const char *flight_kind_name(uint32_t kind);

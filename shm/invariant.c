@@ -16,7 +16,7 @@ enum { MESSAGE_BYTES = 1024 };
 
 static void message_write(int fd, const char *text)
 {
-	/* Ignored: the process ends in any case. */
+	/* Ignore the error: the process ends in any case. */
 	if (write(fd, text, strlen(text)) < 0)
 		return;
 }

@@ -15,7 +15,8 @@ bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
 		if (got == mask)
 			continue;
 		/*
-		 * Another thread took a bit of the run: return the bits claimed in this word and in the words before.
+		 * Another thread has taken a bit of the run. Return the bits claimed in this word and in the words
+		 * before.
 		 */
 		if (got)
 			atomic_fetch_or_explicit(&bits[word], got, memory_order_release);
@@ -35,7 +36,7 @@ void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count)
 void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count)
 {
 	lease_put(bits, first, count);
-	/* Set the summary after the bits: a search that clears a summary bit at the same time checks the word again. */
+	/* Set the summary after the bits, because a search that clears a summary bit then checks the word again. */
 	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++)
 		if (!(atomic_load_explicit(&summary[word / 64], memory_order_seq_cst) >> (word % 64) & 1))
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
@@ -80,7 +81,7 @@ static bool run_ended(struct run_search *search, uint32_t first, uint32_t length
 	return search->first_fit || length == search->count;
 }
 
-/* Find a run. The bits may change meanwhile, so the result is only a candidate for lease_take(). */
+/* Find a run. The bits may change at the same time, so lease_take() may still fail for the result. */
 static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, struct run_search *search)
 {
 	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;
@@ -149,7 +150,10 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 			*first = search.best_first;
 			return true;
 		}
-		/* Another search may have seen the returned bits as clear. An unneeded summary bit is harmless. */
+		/*
+		 * Set the summary, because another search may have found the returned bits clear. An unneeded summary
+		 * bit is harmless.
+		 */
 		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64;
 			word++)
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);

@@ -98,7 +98,10 @@ static int check_allocations(const struct manifest *manifest, const struct manif
 		uint32_t runs = manifest->run_counts[i];
 		uint64_t pages = 0;
 
-		/* A driver handle is mapped as a whole, so parts of different handles cannot be mapped side by side. */
+		/*
+		 * With several pages per handle, an allocation must have a single run: handles are mapped as a whole,
+		 * so parts of different handles cannot be mapped side by side.
+		 */
 		if (runs < 1 || runs > header->runs - run || (pool->pages_per_handle > 1 && runs > 1))
 			return -EBADMSG;
 		for (uint32_t end = run + runs; run < end; run++)
@@ -185,7 +188,7 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 	void *base;
 	int seals = fcntl(fd, F_GET_SEALS), error;
 
-	/* Hugetlbfs is excluded, because it has other rules for mappings. */
+	/* Files of hugetlbfs are refused, because they have other rules for mappings. */
 	if (seals < 0 || (seals & wanted) != wanted || fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
 		return -EPERM;
 	if (fstat(fd, &stat) < 0)

@@ -40,7 +40,7 @@ struct manifest_header {
 static_assert(sizeof(struct manifest_header) == 64, "shared layout");
 
 /*
- * Adjacent pages. `generation` is the one in the first page's word at publication, when the publisher still owned the
+ * Adjacent pages. `generation` is that of the first page's word at publication, when the publisher still owned the
  * page.
  */
 struct manifest_run {
@@ -49,7 +49,7 @@ struct manifest_run {
 };
 static_assert(sizeof(struct manifest_run) == 16, "shared layout");
 
-/* A key at `offset` of data, followed by a NUL. Its value starts at the next multiple of 8. */
+/* The key is stored at `offset` of data and followed by a NUL. Its value starts at the next multiple of 8. */
 struct manifest_entry {
 	uint64_t offset;
 	uint32_t key_bytes; /* without the NUL; contains no NUL */
@@ -62,7 +62,8 @@ struct manifest_layout {
 };
 struct manifest_layout manifest_layout_of(uint32_t runs, uint32_t allocations, uint32_t entries);
 /*
- * manifest_value_at() - return the offset of a value in data. manifest_next_at() - return the offset of the next key.
+ * manifest_value_at() - return the offset of a value in data.
+ * manifest_next_at() - return the offset of the next key.
  */
 uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes);
 uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes);
@@ -93,8 +94,7 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 
 /*
  * manifest_open() - map and check a received manifest. The caller keeps the descriptor.
- * Return: 0, -EPERM (not sealed, or not a memfd), -EFBIG (above MANIFEST_BYTES_MAX), and the errors of
- * manifest_check().
+ * Return: 0, -EPERM (not sealed, or not a memfd), -EFBIG (above MANIFEST_BYTES_MAX), or as manifest_check().
  */
 int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *manifest);
 void manifest_close(struct manifest *manifest);
@@ -102,7 +102,7 @@ void manifest_close(struct manifest *manifest);
 /* manifest_find() - return the index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
 int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes);
 /*
- * manifest_key_compare() - compare keys in the order of entries: as memcmp(); a key is sorted before longer keys that
+ * manifest_key_compare() - compare keys by the order of entries: that of memcmp(), with a key before longer keys that
  * begin with it.
  */
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes);

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Describe the block or cached run with this tag on its first page. */
+/* Describe the block or cached run whose first page has this tag. */
 static struct page_fact block_fact(const struct pool_check_session *s, uint32_t head, uint64_t tag)
 {
 	bool pinned = atomic_load_explicit(&s->segment->pins[head], memory_order_relaxed) != 0;
@@ -22,7 +22,7 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 	};
 }
 
-/* Store a claim about a page. A page whose session disconnected but is still running counts as needed. */
+/* Store a claim about a page. Quarantined pages count as needed. */
 static void fact_set(struct page_fact *fact, struct page_fact said)
 {
 	said.state = fact->state;
@@ -80,8 +80,8 @@ static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_
 }
 
 /*
- * Each page word is read once, so that a page belongs to one session only, even if the agent changes the word
- * meanwhile.
+ * Each page word is read once, so that a page belongs to only one session even if the agent changes the word during the
+ * scan.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)

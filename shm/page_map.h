@@ -1,7 +1,7 @@
 /*
- * page_map.h - the sessions' claims about each page of a pool: idle, cached, or part of a block. Used by tools, and by
- * the agent to answer them. A page map is a snapshot of changing data. All fields are bounds-checked, so the pages of a
- * damaged session appear as PAGE_USE_NONE.
+ * page_map.h - the use of each page of a pool, as claimed by the sessions: idle, cached, or part of a block. A page map
+ * is a snapshot of changing data. All fields of the segments are checked, so the pages of a damaged session appear as
+ * PAGE_USE_NONE.
  */
 #ifndef GPOOL_SHM_PAGE_MAP_H
 #define GPOOL_SHM_PAGE_MAP_H
@@ -9,17 +9,16 @@
 #include "shm/pool_check.h"
 
 /*
- * CACHED: in a thread's magazine, or in a freed, unpinned block, which may still wait for its fence. The page has no
- * content.
+ * A CACHED page has no content. It is in a thread's magazine, or in an unpinned block that was freed and may still wait
+ * for its fence.
  */
 enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
 
 /*
- * A session's claim about a page that it leases. Each leased page has exactly one of the three values. An unsignaled
- * fence does not change this value.
+ * The demand for a leased page, as claimed by its session. An unsignaled fence does not change it.
  *
- *   NEEDED   pinned, prepared or held by a thread, or its session disconnected but is still running: the agent does
- *            not take the page
+ *   NEEDED   pinned, prepared or held by a thread, or the session has ended but its process is still running: the agent
+ *            does not take the page
  *   OFFERED  in an unpinned block: the content is kept until the page is needed elsewhere
  *   IDLE     without content: the agent takes it before any page with content
  */
@@ -39,8 +38,8 @@ struct page_fact {
 };
 
 /*
- * Page counts of a session. needed + offered + idle is the number of leased pages. used counts the pages in blocks,
- * pinned those in pinned blocks.
+ * Page counts of a session. needed + offered + idle is the number of leased pages. `used` counts the pages in blocks,
+ * `pinned` those in pinned blocks.
  */
 struct page_uses {
 	uint32_t needed, offered, idle;
@@ -49,15 +48,16 @@ struct page_uses {
 };
 
 /*
- * page_map_fill() - fill in facts[page_count]. Claims to pages whose page words name another session are ignored; the
- * facts of such pages stay unchanged. Cost: one pass over the pages, independent of the number of sessions.
+ * page_map_fill() - fill in facts[page_count]. A claim to a page whose page word names another session is ignored.
+ * Cost: one pass over the pages, independent of the number of sessions.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts);
 
 /*
  * page_map_count() - count the pages of each session: uses[POOL_SESSIONS], by session id. uses[0] is the sum over all
- * sessions except those that disconnected but are still running. Cost: one pass over the pages.
+ * pages except quarantined ones.
+ * Cost: one pass over the pages.
  */
 void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses);
 

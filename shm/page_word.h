@@ -15,10 +15,15 @@ enum page_state {
 	PAGE_FREE,   /* not leased */
 	PAGE_LEASED, /* leased to its owner */
 	PAGE_SHARED, /* part of a named object; any permitted session may pin it */
-	/* the agent is checking whether the page can be evicted; lasts less than 1 us, unless the agent is preempted */
+	/*
+	 * the agent is checking whether the page can be evicted, which takes less than 1 us unless the agent is
+	 * preempted
+	 */
 	PAGE_EVICTING,
 	PAGE_MOVING, /* its content is being moved; pins wait */
-	/* the owner disconnected but is still running; without an owner: in transfer to another trust domain */
+	/*
+	 * the owner has ended but its process is still running; without an owner: in transfer to another trust domain
+	 */
 	PAGE_QUARANTINED,
 	PAGE_RESERVED, /* free; for critical requests only */
 	/* out of use: a process of another trust domain may have it mapped, or the mover may be writing to it */
@@ -61,7 +66,7 @@ static inline uint64_t page_word_generation(uint64_t word)
 	return word & PAGE_GENERATION_MASK;
 }
 
-/* page_word_in_motion() - return true if the page is being evicted or moved. A pin then waits instead of failing. */
+/* page_word_in_motion() - return true if the page is being evicted or moved; a pin then waits instead of failing. */
 static inline int page_word_in_motion(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING || page_word_state(word) == PAGE_MOVING;

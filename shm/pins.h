@@ -2,9 +2,9 @@
  * pins.h - pinning: the worker's pin count and the agent's page word.
  *
  * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. All four
- * accesses are sequentially consistent, so at least one side sees the store of the other. With an acquire load here,
- * both could miss each other (shown by tests/model/pin_evict.pml). tests/stress/torture_threads --broken plants a pin
- * that does not read the page word, and must detect it.
+ * accesses are sequentially consistent, so at least one side sees the store of the other. If the reads were only
+ * acquire loads, each side could miss the store of the other (shown by tests/model/pin_evict.pml).
+ * tests/stress/torture_threads --broken uses a pin that does not read the page word, and must detect the error.
  *
  * The worker writes its pins, and the agent writes the page words. The pins of a dead worker end with its segment.
  * Cost: one atomic add.
@@ -17,8 +17,8 @@
 #include <errno.h>
 
 /*
- * pin_raise() - add a pin and return the page word. The pin is added for any page word; the caller removes it with
- * pin_drop().
+ * pin_raise() - add a pin and return the page word. The pin is added even if the page word has changed; the caller then
+ * removes it with pin_drop().
  */
 static inline uint64_t pin_raise(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page)
 {
@@ -27,8 +27,8 @@ static inline uint64_t pin_raise(const struct session_segment *session, const _A
 }
 
 /*
- * pin_drop() - remove a pin and return the previous count. Memory order: release, so accesses under the pin happen
- * before it ends. If the agent has removed the pin (pins.leaked = "unpin"), the count is 0 and stays 0.
+ * pin_drop() - remove a pin and return the previous count. Memory order: release, so that accesses under the pin happen
+ * before its removal. If the agent has removed the pin (pins.leaked = "unpin"), the count is 0 and stays 0.
  */
 static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
 {
@@ -47,7 +47,7 @@ static inline uint32_t pin_count(const struct session_segment *session, uint32_t
 /*
  * pin_try() - pin the block of a handle, provided that its first page still has this word and the block entry this tag.
  *
- * Return: 0, -EAGAIN (being evicted or moved: wait and try again), -ESTALE (freed or evicted).
+ * Return: 0, -EAGAIN (the page is being evicted or moved: wait and try again), -ESTALE (freed or evicted).
  */
 static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page,
 	uint64_t word, uint64_t tag)

@@ -62,8 +62,7 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 }
 
 /*
- * Check that each SHARED page belongs to an existing object, and that each object has the number of pages in its
- * record.
+ * Check that each SHARED page belongs to an existing object, and that each object has as many pages as its record says.
  */
 static void check_objects(struct look *look, const uint32_t *shared)
 {
@@ -119,7 +118,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 	for (int state = 0; state < PAGE_STATES; state++) {
 		uint32_t published = atomic_load_explicit(&header->state_pages[state], memory_order_relaxed);
 
-		/* Pages that the agent is checking (EVICTING) are counted as LEASED until the eviction is decided. */
+		/* The agent counts EVICTING pages as LEASED until the eviction is decided. */
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
@@ -153,8 +152,8 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 }
 
 /*
- * Claim one run of a block or of the magazine; return false if it is invalid. It stops at the first page that the
- * session does not own, so overlapping runs of a damaged session cost one finding each.
+ * Claim one run of a block or of the magazine. Return false at the first page that the session must not claim, so that
+ * each of the overlapping runs of a damaged session causes only one finding.
  */
 static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
 {

@@ -8,8 +8,8 @@
  *   5  with `quiescent`: every leased page is idle, cached or in a block (none in transit), and every pin is on a
  *      block's head
  *
- * In a running pool, a page may be between two places for some nanoseconds. Such findings are counted in `in_transit`;
- * a caller that needs certainty checks again.
+ * In a running pool, a page may be in transit for some nanoseconds. Such pages are counted in `in_transit`; a caller
+ * that needs certainty checks again.
  */
 #ifndef GPOOL_SHM_POOL_CHECK_H
 #define GPOOL_SHM_POOL_CHECK_H
@@ -22,7 +22,7 @@ struct pool_check_session {
 };
 
 struct pool_finding {
-	uint32_t session; /* the session with the invalid segment; 0: the pool segment is invalid */
+	uint32_t session; /* the session whose segment is invalid; 0: the pool segment is invalid */
 	uint32_t page;
 	char text[160];
 };
@@ -40,8 +40,9 @@ struct pool_check {
 };
 
 /*
- * pool_check() - check the invariants. Return: 0 (no findings), 1 (findings), -ENOMEM. Cost: one pass over the pages,
- * and over the bitmap and blocks of each session.
+ * pool_check() - check the invariants.
+ * Return: 0 (no findings), 1 (findings), -ENOMEM.
+ * Cost: one pass over the page words, and one over the bitmap and blocks of each session.
  */
 int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct pool_check *check);

@@ -1,13 +1,12 @@
 /*
  * pool_segment.h - the shared description of one pool: a memfd that only the agent can write.
  *
- * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE). From then on no process
- * can map it for writing. Every agent, even after a restart, inherits the mapping by fork. All other processes map it
- * read-only.
+ * The keeper creates the memfd, makes the only writable mapping and then seals the memfd (F_SEAL_FUTURE_WRITE), so that
+ * no process can map it for writing. Each agent inherits the mapping by fork. All other processes map it read-only.
  *
- *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct
- *   object_record[object_count] | names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings
- *   "flight" and "events" (flight.h)
+ *   header | page table: u64[page_count] | session directory: struct session_record[4096] |
+ *   struct object_record[object_count] | names of objects: u32[object_count] (object_names.h) |
+ *   struct role_record[64] | rings "flight" and "events" (flight.h)
  *
  * Fields have fixed widths, and offsets replace pointers. To change a struct in this file, raise POOL_LAYOUT_VERSION
  * and update agent/base/layout.def.
@@ -28,11 +27,12 @@
 enum {
 	POOL_LAYOUT_VERSION = 15,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
-	/* 8 TB in pages of 2 MB: far above any device, but low enough to detect invalid sizes */
+	/* 8 TB in pages of 2 MB, which is more than any device has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
 	/*
-	 * number of records of named objects. Record 0 is unused, since record numbers are the owners of SHARED pages
+	 * limits of the number of object records. Record 0 is unused, because record numbers are the owners of SHARED
+	 * pages
 	 */
 	POOL_OBJECTS_LEAST = 1024,
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
@@ -49,7 +49,7 @@ enum pool_pressure {
 	POOL_PRESSURES
 };
 
-/* Counters since the creation of the pool: indexes of pool_header.counters. Add new ones at the end. */
+/* Indexes of pool_header.counters, which count since the creation of the pool. New counters are added at the end. */
 enum pool_counter {
 	POOL_COUNT_GRANTS,    /* pages leased */
 	POOL_COUNT_REFILLS,   /* requests for pages served */
@@ -64,7 +64,9 @@ enum pool_counter {
 	POOL_COUNT_AGENT_STARTS,
 	POOL_COUNT_SPILLED_PAGES, /* pages whose content was saved to host memory or to the file */
 	POOL_COUNT_RESTORED_PAGES,
-	/* pages that could not be saved (and stayed in the pool) or restored (their content is lost) */
+	/*
+	 * pages that could not be saved and stayed in the pool, or could not be restored, so that their content is lost
+	 */
 	POOL_COUNT_SPILL_ERRORS,
 	POOL_COUNT_SCRUBBED_PAGES, /* pages cleared between two trust domains */
 	POOL_COUNT_RETIREMENTS,    /* pages retired because a former holder may still have them mapped */
@@ -75,8 +77,8 @@ enum pool_counter {
 };
 
 /*
- * Per-thread counters that are summed over all workers. Each is a member of struct thread_stats, struct session_totals
- * and totals_reply.
+ * Counters of threads whose sums over all workers are reported. Each is a member of struct thread_stats, struct
+ * session_totals and totals_reply.
  */
 #define SESSION_COUNTERS(COUNTER) \
 	COUNTER(allocations) \
@@ -110,7 +112,7 @@ struct session_record {
 	uint64_t attached_ms; /* wall clock time */
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	uint32_t domain; /* trust domain, as in ledger_session; 0: all sessions of the pool have the same one */
+	uint32_t domain; /* trust domain, as in ledger_session; 0: the pool does not separate trust domains */
 	uint8_t reserved[36];
 };
 static_assert(sizeof(struct session_record) == 192, "shared layout");
@@ -121,21 +123,22 @@ enum object_state {
 	OBJECT_CURRENT,    /* the current version of its name */
 	OBJECT_OLD,        /* replaced by a newer version; ends with its last reader */
 	OBJECT_DELETED,    /* deleted by name; ends with its last reader */
-	/* kept only by pins, and the agent is checking whether a session pins it; otherwise like CURRENT */
+	/* like CURRENT, while the agent is checking whether a session pins the object */
 	OBJECT_LEAVING,
 	OBJECT_ENDING, /* its pages are being freed */
 	OBJECT_STATES
 };
 
-/* The class of an object determines whether its pages may be written or evicted, and so how readers map them. */
+/* The class determines whether the pages of an object may be written or evicted. */
 enum object_class {
 	OBJECT_IMMUTABLE, /* never written after publication */
-	OBJECT_MUTABLE,   /* one writer continues to write it; readers read it */
+	OBJECT_MUTABLE,   /* one writer may write it after publication */
 	/*
-	 * like immutable; may be evicted while no session has it open (with OBJECT_BY_PINS: while no session pins it)
+	 * like immutable, but may be evicted while no session has it open; with OBJECT_BY_PINS, while no session pins
+	 * it
 	 */
 	OBJECT_EPHEMERAL,
-	OBJECT_PINNABLE, /* like immutable; may be evicted while no session pins it, even if open; see shm/pins.h */
+	OBJECT_PINNABLE, /* like immutable, but may be evicted while no session pins it, even if open (shm/pins.h) */
 	OBJECT_CLASSES
 };
 
@@ -151,7 +154,7 @@ struct object_record {
 	uint64_t published_ms; /* wall clock time */
 	uint32_t uid;          /* user id of the publisher */
 	uint32_t pid;
-	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, so another one may adopt it */
+	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, so a session may adopt it */
 	_Atomic uint32_t readers; /* number of sessions that have it open */
 	char name[POOL_OBJECT_NAME_BYTES];
 	/* value of "name" in the metadata, for display; empty: not set, or OBJECT_PRIVATE */
@@ -160,7 +163,7 @@ struct object_record {
 	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt the object; empty: no session may */
 	/* version of the ephemeral object that this one depends on and that is evicted after it; 0: none */
 	uint64_t follows_version;
-	uint32_t follows;      /* record of that object; it may contain another version by now */
+	uint32_t follows;      /* record of that object, which may contain another version */
 	_Atomic uint32_t next; /* next record in the hash chain, see object_names.h */
 	uint32_t flags;        /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
 	uint32_t cost_us;      /* reload cost stated by the publisher; 0: not stated */
@@ -169,7 +172,7 @@ struct object_record {
 	/* OBJECT_PINNABLE: uses at the agent's last check of its pins, some seconds ago */
 	_Atomic uint64_t uses;
 	_Atomic uint64_t used_ms; /* time of the last use, wall clock */
-	_Atomic int64_t heat;     /* struct worth.heat x 2^20, for the agent's successor; 0: not in the order yet */
+	_Atomic int64_t heat;     /* struct worth.heat x 2^20, for the next agent; 0: not in the eviction order yet */
 };
 static_assert(sizeof(struct object_record) == 440, "shared layout");
 
@@ -178,9 +181,9 @@ enum {
 	OBJECT_PRIVATE = 1,
 	/* all tenants of its trust domain may replace and delete it; excludes OBJECT_PRIVATE */
 	OBJECT_DOMAIN_WRITE = 4,
-	/* in publish requests only: libgpool publishes on its own behalf (agent/object/objects_names.c) */
+	/* in publish requests only: the publisher is libgpool itself (agent/object/objects_names.c) */
 	OBJECT_OF_LIBRARY = 8,
-	/* ephemeral object that only pins keep, as OBJECT_PINNABLE; may be evicted while it is open */
+	/* with OBJECT_EPHEMERAL: only pins prevent the eviction of the object, as with OBJECT_PINNABLE */
 	OBJECT_BY_PINS = 2,
 };
 
@@ -197,13 +200,13 @@ static inline bool object_kept_by_pins(const struct object_record *record)
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A leadership role, which one session holds at a time. Each grant raises `token`, by which receivers reject requests
- * of earlier holders. The token never decreases, even when the record is reused for another name. A reader that sees
- * the same token before and after reading `holder` and `name` has read a consistent pair.
+ * A leadership role, which one session holds at a time. Each grant raises `token`, so that receivers can reject
+ * requests of earlier holders. The token never decreases, even if the record is reused for another name. A reader that
+ * sees the same token before and after reading `holder` and `name` has read a consistent pair.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
-	_Atomic uint32_t holder; /* session; 0: none. Standbys sleep on it */
+	_Atomic uint32_t holder; /* session; 0: none. Standbys wait on this futex */
 	_Atomic uint32_t waiters;
 	_Atomic uint64_t token;
 	char name[POOL_NAME_BYTES];
@@ -229,7 +232,7 @@ struct pool_header {
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
 	uint32_t flight_record_bytes;
-	/* size of the agent's ring; 0: the flight recorder is off, in the sessions too */
+	/* number of records of the agent's ring; 0: the flight recorder is off, also in the sessions */
 	uint32_t flight_records;
 	uint32_t object_count; /* number of records; record 0 is unused */
 	uint64_t segment_bytes;
@@ -250,32 +253,32 @@ struct pool_header {
 	char device[64];
 
 	/*
-	 * Fields that workers read on every pin or free, and that the agent rarely writes; in a cache line of their
-	 * own.
+	 * Fields that workers read on every pin or free, and that the agent rarely writes. They have their own cache
+	 * line.
 	 */
-	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms late while a session is attached; wraps */
-	/* waiting requests for pages; while it is not 0, a worker that frees pages rings the doorbell */
+	_Alignas(64) _Atomic uint32_t clock_ms; /* at most 100 ms late while a session is attached; wraps around */
+	/* number of waiting requests for pages; while it is not 0, a worker that frees pages rings the doorbell */
 	_Atomic uint32_t waiters;
 	_Atomic uint32_t pressure; /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
-	_Atomic uint64_t incarnation; /* number of the agent's start, raised with each */
+	_Atomic uint64_t incarnation; /* raised at each start of an agent */
 	_Atomic uint32_t spill_slots; /* pages that can be spilled at the same time; 0: none */
 	/*
-	 * Raised when pages that a session may have mapped are needed for another trust domain. Those pages are
-	 * QUARANTINED or RETIRED, without an owner. A session that has such a page mapped unmaps it and reports this
-	 * with handles_released. 0: the pool does not separate trust domains.
+	 * Raised when another trust domain needs pages that sessions may have mapped. These pages are QUARANTINED or
+	 * RETIRED and have no owner. A session that has such a page mapped unmaps it and sends handles_released. 0: the
+	 * pool does not separate trust domains.
 	 */
 	_Atomic uint32_t release_serial;
 	/* one in this number of blocks is recorded: a power of two, at least FLIGHT_SAMPLING_LEAST; 0: none */
 	_Atomic uint32_t flight_sampling;
-	/* 1: the pool is being drained. Stored here to survive the agent */
+	/* 1: the pool is being drained; stored here because it must survive the agent */
 	_Atomic uint32_t draining;
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
-	/* all records from this one on are NONE, so a scan may stop here */
+	/* this record and all further ones are NONE, so a scan may stop here */
 	_Atomic uint32_t object_end;
 	struct session_totals ended; /* sums over all ended sessions */
 };
@@ -311,8 +314,8 @@ struct pool_geometry {
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count);
 
 /*
- * pool_object_end() - return the end of the records to scan, which start at 1. The result never exceeds the number of
- * records, even for a segment of unknown origin.
+ * pool_object_end() - return the end of the records to scan, which begin with record 1. The result never exceeds the
+ * number of records, even if the segment is untrusted.
  */
 static inline uint32_t pool_object_end(const struct pool_segment *segment)
 {
@@ -323,14 +326,14 @@ static inline uint32_t pool_object_end(const struct pool_segment *segment)
 
 /*
  * pool_segment_create() - create a sealed memfd and its only writable mapping. All pages are FREE, except the last
- * reserved_pages, which are RESERVED. The caller owns *fd. Return: 0, -EINVAL, -ENOMEM, or the error of memfd_create,
- * ftruncate, mmap or fcntl.
+ * reserved_pages, which are RESERVED. The caller owns *fd.
+ * Return: 0, -EINVAL, or the error of memfd_create, ftruncate, mmap or fcntl.
  */
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd);
 
 /*
- * pool_segment_open() - check the seals, sizes, magic and version of another process's pool segment, and map it
- * read-only.
+ * pool_segment_open() - check the seals, sizes, magic and version of a received pool segment, and map it read-only.
+ * Return: 0, -EPERM (not sealed), -EPROTO (another layout), -EBADMSG, or the error of fstat or mmap.
  */
 int pool_segment_open(int fd, struct pool_segment *segment);
 void pool_segment_close(struct pool_segment *segment);

@@ -1,6 +1,4 @@
-/*
- * region_table.c - functions of the writer that are not inline, and readers that treat the table as untrusted.
- */
+/* region_table.c - write and read a region table; see region_table.h. */
 #include "shm/region_table.h"
 
 /* Attempts to read consistent data. A change takes some nanoseconds, unless the writer is preempted or dead. */

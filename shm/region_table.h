@@ -4,10 +4,10 @@
  *
  *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
  *
- * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, because the worker may hang or
- * have died during a change. Each entry has a serial number, and `changes` is the serial number of the whole table. A
+ * Writer: the worker, under its own lock. Readers: the agent and tools. They use no lock, because the worker may hang
+ * or die during a change. Each entry has a serial number, and `changes` is the serial number of the whole table. A
  * serial number is odd while the data that it protects is being changed. A reader that sees the same even number before
- * and after reading has read consistent data. After a bounded number of attempts it reports that the data is changing,
+ * and after reading has read consistent data. After a limited number of attempts, it reports that the data is changing,
  * and continues.
  *
  * A region is a run of pages of gpool_malloc_async() in the same state. The regions cover the reserved addresses
@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 enum {
-	/* More entries than a person reads. The table has 512 KiB of addresses, but only used entries need memory. */
+	/* chosen: more entries than a person reads; 512 KiB, of which only the pages of used entries are allocated */
 	REGION_TABLE_ENTRIES = 8192,
 	REGION_ROW_NEW = 0xffff,      /* instead of an entry's number: the region has no entry yet */
 	REGION_ROW_UNLISTED = 0xfffe, /* the table was full; the region is counted as unlisted */
@@ -45,7 +45,7 @@ enum region_row_state {
 enum {
 	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, with idle pages: the agent may take them at any time */
 	REGION_ROW_CAPTURED = 1u << 1,    /* captured by gpool_vm_capture(): keeps its addresses and pages */
-	REGION_ROW_MOVING = 1u << 2,      /* in use by a call, and so in none of the allocator's sets */
+	REGION_ROW_MOVING = 1u << 2,      /* in use by a call, so in none of the allocator's sets */
 	REGION_ROW_FLAGS = 7u,
 };
 
@@ -61,7 +61,7 @@ struct region_row {
 	uint32_t changed_ms; /* the pool's clock_ms at the last change; for display only */
 };
 
-/* Bytes and numbers of all regions by state, unlisted ones included. */
+/* The bytes and numbers of all regions by state, including unlisted regions. */
 struct region_totals {
 	uint64_t reserved; /* addresses, mapped or not */
 	uint64_t mapped;   /* addresses with pages: live, reusable and pending unmap */
@@ -91,7 +91,7 @@ static_assert(sizeof(struct region_entry) == 64, "one cache line each");
 
 struct region_table {
 	_Alignas(64) _Atomic uint32_t changes; /* serial of the whole table */
-	/* entries from this one on were never used; reading them would allocate memory */
+	/* this entry and all further ones were never used; reading them would allocate memory */
 	_Atomic uint32_t used;
 	_Atomic uint32_t unlisted; /* number of regions without an entry */
 	uint32_t reserved;
@@ -103,8 +103,8 @@ struct region_table {
 /* ---- functions of the worker, called with its lock held ---- */
 
 /*
- * The private state of the writer. Each region stores the number of its entry, initially REGION_ROW_NEW. If the table
- * was full, a region gets an entry at a later region_table_set(), if an entry is then free.
+ * The private state of the writer. Each region stores the number of its entry, initially REGION_ROW_NEW. A region that
+ * got no entry because the table was full gets one at a later region_table_set() if one is free.
  */
 struct region_writer {
 	struct region_table *table;
@@ -117,21 +117,21 @@ struct region_writer {
 };
 
 /*
- * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB; the kernel allocates
- * its pages at their first use.
+ * region_writer_init() - initialize the writer of a new session's table. Most of the 16 KiB of the struct are not
+ * accessed until they are needed.
  */
 void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
 	uint64_t page_bytes);
 
 /*
- * region_writer_number() - allocate an entry for a region without one. Return: the entry's number, or
- * REGION_ROW_UNLISTED.
+ * region_writer_number() - allocate an entry for a region without one; `number` is REGION_ROW_NEW or
+ * REGION_ROW_UNLISTED. Return the entry's number, or REGION_ROW_UNLISTED if the table is full.
  */
 uint16_t region_writer_number(struct region_writer *writer, uint16_t number);
 
 /*
- * region_table_begin(), region_table_end() - enclose changes that readers must see together. Call them where the lock
- * is taken and released.
+ * region_table_begin(), region_table_end() - enclose changes that readers must see together; called when the lock is
+ * acquired and released.
  */
 static inline void region_table_begin(struct region_writer *writer)
 {
@@ -163,7 +163,8 @@ static inline void region_serial_end(_Atomic uint32_t *serial, uint32_t odd)
 
 /*
  * region_table_set() - store the state of a region in entry *number, or in a new entry if it is REGION_ROW_NEW. Call it
- * between begin and end. Cost: ten plain stores to one cache line.
+ * between begin and end.
+ * Cost: ten plain stores to one cache line.
  */
 static inline void region_table_set(struct region_writer *writer, uint16_t *number, const struct region_row *region)
 {
@@ -193,8 +194,8 @@ static inline void region_table_set(struct region_writer *writer, uint16_t *numb
 void region_table_clear(struct region_writer *writer, uint16_t *number);
 
 /*
- * region_table_totals() - store the totals. Call it between begin and end. Cost: one plain store per field, in two
- * cache lines.
+ * region_table_totals() - store the totals. Call it between begin and end.
+ * Cost: one plain store for each field, in two cache lines.
  */
 static inline void region_table_totals(struct region_writer *writer, const struct region_totals *totals)
 {
@@ -223,11 +224,11 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 
 /* A reader's copy of the table's header. */
 struct region_look {
-	/* odd: the table is being changed. The same even number in two copies: unchanged */
+	/* odd: the table is being changed. If two copies have the same even number, the table has not changed */
 	uint32_t changes;
 	uint32_t used; /* number of entries to read, at most REGION_TABLE_ENTRIES */
 	uint32_t unlisted;
-	bool totals_changing; /* the totals were being changed and may be inconsistent */
+	bool totals_changing; /* the totals were changing and may be inconsistent */
 	bool damaged;         /* a field is invalid */
 	uint64_t page_bytes;  /* 0: gpool_malloc_async() has not been used */
 	struct region_totals totals;
@@ -243,12 +244,12 @@ enum region_read {
 void region_table_look(const struct region_table *table, struct region_look *look);
 
 /*
- * region_table_stands() - return true if the table has not changed since `look` was read; all data read meanwhile is
- * then consistent.
+ * region_table_stands() - return true if the table has not changed since `look` was read; all data read since then is
+ * consistent.
  */
 bool region_table_stands(const struct region_table *table, const struct region_look *look);
 
-/* region_table_read() - read entry `number`, below look->used; *region is set for WHOLE and CHANGING. */
+/* region_table_read() - read entry `number`, below look->used. *region is set for WHOLE and CHANGING. */
 enum region_read region_table_read(
 	const struct region_table *table, const struct region_look *look, uint32_t number, struct region_row *region);
 

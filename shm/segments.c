@@ -266,7 +266,7 @@ struct session_layout session_layout_of(uint32_t page_count)
 	at = round_up(at + page_count * sizeof(uint32_t), 4096);
 	layout.blocks = at;
 	at = round_up(at + page_count * sizeof(struct block_entry), 4096);
-	/* on pages of its own, because a worker registers them with its GPU driver */
+	/* on separate pages, because a worker registers them with its GPU driver */
 	layout.timeline = at;
 	at = round_up(at + SESSION_TIMELINES * sizeof(uint64_t), 4096);
 	layout.requests = at;

@@ -3,9 +3,9 @@
  * memfd.
  *
  * Writers: all threads of the worker, and the agent. For the agent, every field is untrusted input: it reads a field
- * once into a local variable and checks it against its own tables. An invalid field affects this session only. Both
- * sides compute sizes and offsets from the page count and never read them from the segment. The memfd is sealed against
- * shrinking and growing, so accesses cannot raise SIGBUS.
+ * once into a local variable and checks it against its own tables. An invalid field affects only this session. Both
+ * sides compute sizes and offsets from the page count instead of reading them from the segment. The memfd is sealed
+ * against shrinking, so accesses cannot raise SIGBUS.
  *
  *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests |
  *   stats | answers | struct region_table | struct fence_join[] | ring of the flight recorder (flight.h)
@@ -22,11 +22,11 @@
 
 enum {
 	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so a fence of 0 means "no fence" */
-	SESSION_REQUESTS = 64,   /* lease requests in progress; one bit each in requests_pending */
+	SESSION_REQUESTS = 64,   /* maximum number of lease requests in progress; one bit each in requests_pending */
 	SESSION_STAT_SLOTS = 64, /* threads with their own counters; all further threads share the last slot */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
-	/* joint fences: far more than the pairs of streams with unfinished work */
+	/* number of joint fences: far more than the pairs of streams with unfinished work */
 	SESSION_JOINS = 4096,
 	JOIN_MEMBERS = 7, /* as many as fit into a cache line */
 };
@@ -35,7 +35,7 @@ enum {
  * Each leased page is in exactly one of four places:
  *   idle     its free bit is set
  *   block    the entry of the block's first page has the block's tag
- *   cached   in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may evict it like an unpinned block
+ *   cached   in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may take it
  *   transit  a thread is moving it between two of these places; lasts nanoseconds, or until the process dies
  *
  * tag: sequence:48 (never repeated within a session) | attributes:16. 0: no block starts at this page.
@@ -55,11 +55,13 @@ enum {
 	BLOCK_PRIORITY_MASK = 0x30,
 	BLOCK_EXTENT = 0x40,   /* further extent of a scattered block; evicted only with the head */
 	BLOCK_PREPARED = 0x80, /* two-phase allocation: allocated, not yet committed */
-	/* freed: no new pins. Once unpinned and its fence is signaled, it has no content and the agent may take it */
+	/*
+	 * freed: it cannot be pinned again. When it is unpinned and its fence is signaled, the agent may take its pages
+	 */
 	BLOCK_DYING = 0x100,
 	BLOCK_SCATTERED = 0x200,
 	BLOCK_SPILL = 0x400, /* the content is saved to host memory or a file on eviction */
-	BLOCK_RANGE = 0x800, /* part of a range: pinned while the range is awake, never reported as a leaked pin */
+	BLOCK_RANGE = 0x800, /* part of a range: pinned while the range is awake, and never reported as a leaked pin */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -76,15 +78,15 @@ static inline bool block_tag_is_block(uint64_t tag)
 }
 
 /*
- * A joint fence: it combines the fences of several streams that used a page. A fence with slot SESSION_TIMELINES names
- * an entry by serial:32 | index:16 (timeline.h). The worker writes entries under its own lock; the agent reads them
+ * A joint fence combines the fences of several streams that used a page. A fence with the slot SESSION_TIMELINES refers
+ * to an entry by serial:32 | index:16 (timeline.h). The worker writes entries under its own lock; the agent reads them
  * without a lock. The serial number is odd while the members are being written. An entry is reused only after all its
- * members are signaled, so a fence whose serial number differs from the entry's is signaled.
+ * members are signaled, so a fence with another serial number than the entry's is signaled.
  */
 struct fence_join {
 	_Alignas(64) _Atomic uint32_t serial;
 	uint32_t reserved;
-	_Atomic uint64_t members[JOIN_MEMBERS]; /* 0: none. A member may be a joint fence itself */
+	_Atomic uint64_t members[JOIN_MEMBERS]; /* 0: no fence. A member may itself be a joint fence */
 };
 static_assert(sizeof(struct fence_join) == 64, "one cache line each");
 
@@ -101,21 +103,23 @@ enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
 	 * Request pages as LEASE_TAKE does, for the spilled block `tag` of the requester, which has `need` pages. The
-	 * request is answered when the pages contain the block's content. Until then, the pages belong to the agent, so
-	 * the request may be cancelled at any time; the agent takes the pages back after the mover has stopped writing
-	 * to them. Refused before pages are leased: -ESTALE (not spilled), -EBUSY (being moved, possibly for a
-	 * cancelled request), -EINVAL (the block has another number of pages), -EIO (the pool has no mover; the content
-	 * is kept). Refused later: -EIO (read error; the content is kept), -EBADMSG (wrong checksum; the content is
+	 * request is answered when the pages contain the block's content. It may be cancelled at any time, because the
+	 * pages belong to the agent until the answer; the agent takes them back when the mover has stopped writing to
+	 * them.
+	 * Errors before pages are leased: -ESTALE (not spilled), -EBUSY (being moved, possibly for a cancelled
+	 * request), -EINVAL (the block has another number of pages), -EIO (the pool has no mover; the content is kept).
+	 * Errors of the restore: -EIO (read error; the content is kept), -EBADMSG (wrong checksum; the content is
 	 * lost).
 	 */
 	LEASE_RESTORE,
 	/*
-	 * Requests about the spilled block `tag`. They have no time-out and are not cancelled.
+	 * Requests that concern the spilled block `tag`. They have no timeout and are not cancelled.
 	 *   QUERY         whether LEASE_RESTORE would be refused: 0, -ESTALE, -EBUSY, -EINVAL, -EIO
 	 *   RESTORE_INTO  as LEASE_RESTORE, into the pinned and prepared block of `need` pages at first_page; the
 	 *                 content is kept after any failure
-	 *   DISCARD       delete the content. -ESTALE: not spilled. -EBUSY: being moved
-	 *   SPILL         spill the block at first_page. -EBUSY: pinned, or its fence is not signaled. -ENOSPC: no room
+	 *   DISCARD       delete the content: 0, -ESTALE (not spilled), -EBUSY (being moved)
+	 *   SPILL         spill the block at first_page: 0, -EBUSY (pinned, or its fence is not signaled), -ENOSPC (no
+	 *                 room)
 	 */
 	LEASE_QUERY,
 	LEASE_RESTORE_INTO,
@@ -125,16 +129,13 @@ enum lease_request_kind {
 enum {
 	LEASE_FIRST_FIT = 1u << 0,
 	LEASE_CRITICAL = 1u << 1,   /* may use reserved pages */
-	LEASE_CONTIGUOUS = 1u << 2, /* in one run; otherwise refuse */
-	LEASE_NO_EVICT = 1u << 3,   /* refuse the request rather than evict a block */
+	LEASE_CONTIGUOUS = 1u << 2, /* lease the pages in one run, or refuse the request */
+	LEASE_NO_EVICT = 1u << 3,   /* refuse the request instead of evicting a block */
 	/* scattered pages suffice: do not collect idle pages to form one run */
 	LEASE_SCATTERED = 1u << 5,
 	/* free pages only: take no pages from sessions, not even idle ones */
 	LEASE_FREE = 1u << 6,
-	/*
-	 * neither evict content of the requesting session nor content that follows it in the eviction order; the
-	 * session evicts its own content itself
-	 */
+	/* evict neither content of the requesting session nor content that follows it in the eviction order */
 	LEASE_OWN_LAST = 1u << 8,
 	LEASE_FLAGS = 0x16fu, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
 };
@@ -143,12 +144,11 @@ enum {
  * A request for pages. The worker fills it, sets state to REQUESTED, sets its bit in requests_pending and rings the
  * doorbell. Exactly one side ends the request: the agent by REQUESTED -> DONE, or the worker, at its deadline, by
  * REQUESTED -> CANCELLED. If the worker was first, it sets the pending bit and rings again, and the agent takes the
- * pages back. The slot then belongs to the agent until it stores IDLE. Meanwhile the worker uses another slot, so the
- * answer to an old request cannot be taken for the answer to a new one.
+ * pages back. The slot then belongs to the agent until the agent stores IDLE; the worker uses other slots, so that it
+ * cannot mistake the answer to an old request for that to a new one.
  *
- * The worker raises the serial number with each request. An agent that finds an incomplete step of its predecessor uses
- * this number to determine whether that request was answered. The change to DONE transfers all pages of a grant at
- * once.
+ * The worker raises the serial number with each request. From this number, an agent determines whether the request of
+ * an incomplete step of the previous agent was answered. The change to DONE transfers all pages of a grant at once.
  *
  * The free bits of granted pages stay clear, so that no other thread can take them. The first run of the `need` pages
  * starts at first_page. For each run, blocks[run].page_count is its length and blocks[run].next the first page of the
@@ -158,21 +158,21 @@ struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
 	uint32_t kind;
 	uint32_t need;  /* pages, at least 1 */
-	uint32_t extra; /* additional pages that the worker would like to have; 0: none */
+	uint32_t extra; /* additional pages that are granted if possible; 0: none */
 	uint32_t flags;
 	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once */
 	/* the answer */
 	int32_t error;
 	union {
 		uint32_t first_page; /* input of LEASE_RESTORE_INTO and LEASE_SPILL */
-		/* out of memory: the pinned object with the most pages; 0: none is pinned */
+		/* out of memory: the pinned object with the most pages; 0: no object is pinned */
 		uint32_t object;
 	};
 	union {
 		uint32_t extra_granted;
 		uint32_t object_pins; /* pins of object_holder, the session with the most pins on it */
 	};
-	uint32_t free_pages; /* out of memory: free and pinned pages, and the session that pins most pages */
+	uint32_t free_pages; /* out of memory: free and pinned pages, and the session that pins the most pages */
 	uint32_t pinned_pages;
 	uint32_t holder;       /* that session */
 	uint32_t holder_pages; /* pages that it pins */
@@ -180,7 +180,7 @@ struct lease_request {
 		uint32_t extra_first;
 		uint32_t object_holder; /* see object_pins */
 	};
-	uint64_t tag; /* of a block; not for LEASE_TAKE. The agent never changes it: its successor may read it again */
+	uint64_t tag; /* of a block; not for LEASE_TAKE. Not changed by the agent: the next agent may read it again */
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
 
@@ -209,8 +209,7 @@ struct thread_stats {
 	_Atomic uint64_t scattered;
 	/*
 	 * Number of transits that the thread began and ended. During a transit, its pages are neither in free bits nor
-	 * in entries. While both numbers are equal, the thread has no pages in transit. An agent that does not know
-	 * which pages its predecessor took can then find all pages of the worker.
+	 * in entries. If the sums of both numbers over all threads are equal, no page of the worker is in transit.
 	 */
 	_Atomic uint64_t transits_begun, transits_ended;
 	/* gpool_lora_acquire() found the adapter resident, or cold; loads in progress are not counted */
@@ -221,14 +220,14 @@ struct thread_stats {
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 
 struct session_stats {
-	_Atomic uint64_t allocation_ns[SESSION_HISTOGRAM]; /* one in 256 allocations, see thread caches */
+	_Atomic uint64_t allocation_ns[SESSION_HISTOGRAM]; /* one in 256 allocations */
 	_Atomic uint64_t refill_ns[SESSION_HISTOGRAM];     /* all refills */
 	struct thread_stats threads[SESSION_STAT_SLOTS];
 };
 
 /*
- * An answer of the agent to a request that changes state. It is kept to recognize a repeated request, even after a
- * restart of the agent.
+ * The agent's answer to a request that changes state, by which the agent recognizes a repetition of the request even
+ * after a restart.
  */
 struct session_answer {
 	_Atomic uint64_t sequence;
@@ -250,12 +249,12 @@ struct session_header {
 	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: requests[i] must be read */
 	_Atomic uint32_t pin_waiters;                   /* threads that wait for a page being evicted or moved */
 	_Atomic uint64_t sequences;                     /* highest tag sequence assigned to a thread; grows in chunks */
-	/* pages of ranges and gpool_malloc_async() that the worker has offered or released, to its knowledge */
+	/* pages of ranges and gpool_malloc_async() that the worker has offered or released, as far as it knows */
 	_Atomic uint32_t offered_pages;
 	/* Written by the agent. */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	/* number of evicted blocks with content; raised after their pages are free, and at the start of an agent */
+	/* raised for each evicted block with content, after its pages are free, and at each start of an agent */
 	_Atomic uint32_t evictions;
 };
 
@@ -275,7 +274,7 @@ struct session_segment {
 	struct session_answer *answers; /* [SESSION_ANSWERS] */
 	struct region_table *regions;   /* NULL in a segment of zero pages */
 	struct fence_join *joins;       /* [SESSION_JOINS]; NULL as well */
-	struct flight_ring flight;      /* in a segment of zero pages, count is 0 */
+	struct flight_ring flight;      /* count is 0 in a segment of zero pages */
 	uint32_t page_count;
 	size_t bytes;
 };
@@ -283,8 +282,8 @@ struct session_segment {
 struct session_layout session_layout_of(uint32_t page_count);
 
 /*
- * session_segment_create() - create and map a sealed memfd; the caller owns *fd. pool_index and session are part of the
- * memfd's name, for tools.
+ * session_segment_create() - create and map a sealed memfd; the caller owns *fd. The memfd's name contains pool_index
+ * and session, for tools.
  */
 int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
 	struct session_segment *segment, int *fd);

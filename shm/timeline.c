@@ -8,8 +8,8 @@ enum {
 };
 
 /*
- * Read the nonzero members of a joint fence and return their number; -1 if the entry no longer belongs to this fence,
- * which is then signaled.
+ * Read the nonzero members of a joint fence and return their number. Return -1 if the entry belongs to another fence;
+ * this fence is then signaled.
  */
 static int members_read(const struct session_segment *session, uint64_t fence, uint64_t *members)
 {
@@ -56,7 +56,7 @@ uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fen
 	return pending_within(session, fence, &looks);
 }
 
-/* Add a fence to a list. It is merged with the member of the same stream, if any. Return false if the list is full. */
+/* Add a fence to a list, or merge it with the member of the same stream. Return false if the list is full. */
 static bool list_add(uint64_t *members, int *count, uint64_t fence)
 {
 	for (int i = 0; i < *count; i++) {
@@ -89,7 +89,10 @@ static int join_list(const struct session_segment *session, uint64_t old, uint64
 	return count;
 }
 
-/* Return true if the entry contains this list. Often the same two streams free many blocks in succession. */
+/*
+ * Return true if the entry contains this list. This is common, because often the same two streams free many blocks in
+ * succession.
+ */
 static bool is_same(const struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	const struct fence_join *join = &session->joins[index];
@@ -103,7 +106,7 @@ static bool is_same(const struct session_segment *session, uint32_t index, const
 static uint64_t join_write(struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	struct fence_join *join = &session->joins[index];
-	/* The serial becomes odd, then even, whatever a damaged segment contains. */
+	/* The serial number becomes odd and then even, even if the segment is damaged. */
 	uint32_t serial = atomic_load_explicit(&join->serial, memory_order_relaxed) | 1;
 
 	atomic_store_explicit(&join->serial, serial, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /*
  * timeline.h - completion of GPU work as a number in shared memory.
  *
- * Each stream slot of a session contains the sequence number of the last finished work of its stream. The GPU (or the
- * stream of the back end `host`) writes it after the work. A fence consists of a slot and a number; it is signaled when
+ * Each stream slot of a session contains the sequence number of the last finished work of its stream. The GPU, or the
+ * stream of the back end `host`, writes it after the work. A fence consists of a slot and a number; it is signaled when
  * the slot contains at least that number. Any process that maps the segment can check a fence with a plain load,
  * without a GPU context.
  */
@@ -47,8 +47,8 @@ static inline uint32_t fence_joint_serial(uint64_t fence)
 uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fence);
 
 /*
- * fence_signaled() - return whether a fence is signaled; it may be a joint one. A fence with an invalid slot counts as
- * signaled: a worker with invalid fences affects only its own blocks.
+ * fence_signaled() - return true if a fence, which may be joint, is signaled. A fence with an invalid slot counts as
+ * signaled; a worker with such fences affects only its own blocks.
  */
 static inline bool fence_signaled(const struct session_segment *session, uint64_t fence)
 {
@@ -70,9 +70,9 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 }
 
 /*
- * fence_join() - return a fence that is signaled when both are; `old` may be a joint fence. Return 0 if all entries are
- * in use. The caller is the session's worker and holds its lock of joint fences. Cost: 100 ns, and a check of the
- * entries in use.
+ * fence_join() - return a fence that is signaled when both fences are; `old` may be a joint fence. Return 0 if all
+ * entries are in use. Only the session's worker may call it, with its lock of joint fences held.
+ * Cost: 100 ns, and a check of the entries in use.
  */
 uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor);
 

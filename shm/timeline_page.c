@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The page cannot shrink under its readers. Only its creator, which has already mapped it, can write to it. */
+/* With these seals, the page cannot shrink while readers have it mapped, and only its creator can write to it. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL };
 
 static int page_make(int fd, uint32_t session, struct timeline_page **page)

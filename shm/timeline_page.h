@@ -1,10 +1,10 @@
 /*
  * timeline_page.h - a page of shared memory with the timelines that a session shares with other sessions.
  *
- * Only the session and the agent share the session segment, so the numbers that other processes may read need a
- * separate memfd. The worker creates, maps and seals it when it first exports a fence; no other process can ever write
- * to it. The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that
- * others wait for both to this page and to the session segment (client/core/export.c). Readers must treat the page as
+ * The numbers that other processes may read need a separate memfd, because the session segment is shared only with the
+ * agent. The worker creates, maps and seals it when it first exports a fence; no other process can ever write to it.
+ * The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that others
+ * wait for both to this page and to the session segment (client/core/export.c). Readers must treat the page as
  * untrusted: it may signal a fence too early or too late, which affects only the waiters.
  */
 #ifndef GPOOL_SHM_TIMELINE_PAGE_H
@@ -19,23 +19,23 @@ struct timeline_page {
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t session;
-	uint64_t key; /* random and unique, even if the session's id is assigned again */
+	uint64_t key; /* random, to distinguish sessions to which the same id was assigned */
 	uint64_t more[5];
-	/* indexed by stream slot, as in the session segment, or an older value */
+	/* by stream slot: the value in the session segment, or an older one */
 	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
 static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
 
 /*
- * timeline_page_create() - create a page, mapped for writing and sealed; the caller owns *fd. Return: 0, or the error
- * of memfd_create, mmap, getrandom or fcntl.
+ * timeline_page_create() - create a page, map it for writing and seal it; the caller owns *fd. Return: 0, -EIO (no
+ * random key), or the error of memfd_create, fchmod, ftruncate, mmap or fcntl.
  */
 int timeline_page_create(uint32_t session, struct timeline_page **page, int *fd);
 
 /*
- * timeline_page_verify() - check that a received descriptor is a timeline page that no process can map for writing any
- * more. Return: 0, -EPERM (its seals), -EBADMSG (its size).
+ * timeline_page_verify() - check that a received descriptor is a timeline page that no process can map for writing.
+ * Return: 0, -EPERM (its seals), -EBADMSG (its size).
  */
 int timeline_page_verify(int fd);
 

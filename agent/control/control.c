@@ -132,8 +132,8 @@ static uint32_t workers_of(const struct pool *pool)
 }
 
 /*
- * Drain a pool, or put it back in service. This is a single store in the pool's header, so an agent that dies here
- * leaves a valid state.
+ * Drain a pool, or put it back in service. No journal record is needed, because the pool's state is a single word in
+ * its header.
  */
 static int answer_drain(struct exchange *x)
 {
@@ -236,7 +236,7 @@ static int answer_reload(struct exchange *x)
 struct verb {
 	uint16_t type;
 	enum session_kind kind; /* required by the request */
-	bool changes;           /* the answer is stored and returned to a repetition, which is not executed */
+	bool changes;           /* the answer is stored; a repetition of the request returns it and is not executed */
 	int (*answer)(struct exchange *x);
 };
 
@@ -316,7 +316,7 @@ void control_recover(struct pool *pool)
 	struct exchange x = {.agent = pool->agent, .reply = reply, .sequence = verb->sequence};
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
-	/* Only evict requests are not idempotent; other requests are executed again when they are repeated. */
+	/* Only evict requests are not idempotent. The others are executed again if they are repeated. */
 	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];

@@ -9,17 +9,21 @@
 #include <stddef.h>
 
 /*
- * control_packet() - answer one packet from the front: the front's id, then a request that passed the front's checks.
+ * control_packet() - answer one packet from the front: an id that the front has assigned, and a request that has passed
+ * its checks.
  */
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length);
 
 /*
- * control_reload() - read the configuration again. Return: 0, or a negative errno with nothing changed; `text`
- * describes the result.
+ * control_reload() - read the configuration again, and describe the result in `text`. Return: 0, or a negative errno;
+ * the configuration is then unchanged.
  */
 int control_reload(struct agent *agent, char *text, size_t text_bytes);
 
-/* control_recover() - store the answer to a request during which an agent died, for a repetition of the request. */
+/*
+ * control_recover() - store the answer to an evict request during which the previous agent died, so that a repetition
+ * returns it.
+ */
 void control_recover(struct pool *pool);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * control_regions.c - requests of tools about a worker's regions, which are stored in the untrusted segment of that
- * worker.
- */
+/* control_regions.c - requests of tools about the regions of a worker, which are stored in its untrusted segment. */
 #include "agent/control/exchange.h"
 
 #include "agent/session/session.h"
@@ -10,9 +7,9 @@
 #include <errno.h>
 #include <string.h>
 
-enum { TRIES = 4 }; /* attempts to read a part while the worker does not change it; 10 us each */
+enum { TRIES = 4 }; /* attempts, of about 10 us each, to read a part without a concurrent change by the worker */
 
-/* Fill in the entries from `first` on. Return true if the worker changed none of them meanwhile. */
+/* Fill in the entries, beginning with `first`. Return true if the worker did not change them at the same time. */
 static bool part_fill(const struct session *session, uint32_t first, struct msg_regions_reply *reply)
 {
 	const struct region_table *table = session->segment.regions;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* a position in the list contains the pool's index above this bit, and the index in the pool's table below it */
+/* a position in the list consists of the pool's index, shifted by these bits, and the index in the pool's table */
 enum { POOL_SHIFT = 12 };
 
 static void role_entry_fill(const struct pool *pool, const struct role_record *record, struct msg_role_entry *entry)

@@ -22,21 +22,26 @@ struct exchange {
 };
 
 /*
- * Handlers return the length of the reply, or a negative errno. If they return 0, exchange_answer_later() sends the
- * answer. exchange_fail() - write an error as the reply.
+ * A handler returns the length of the reply, or a negative errno. If it returns 0, exchange_answer_later() sends the
+ * answer.
+ *
+ * exchange_fail() - write an error as the reply. Return its length, like the following functions.
  */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* exchange_done() - write the reply to a successful request. */
 int exchange_done(struct exchange *x, uint64_t value, const char *text);
 int exchange_malformed(struct exchange *x);
 /*
- * exchange_pool() - return the pool with this name, or the first pool if the name is empty. Return: NULL if no such
- * pool exists; exchange_no_pool() writes that error.
+ * exchange_pool() - return the pool with this name (empty: the first pool), or NULL if it does not exist.
+ * exchange_no_pool() - write the error that the pool does not exist.
  */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
 
-/* exchange_keep() - store the answer in the session's segment, for a repetition of the request. */
+/*
+ * exchange_keep() - store the answer in the session's segment for a repetition of the request. Longer answers than
+ * SESSION_ANSWER_BYTES are not stored.
+ */
 void exchange_keep(struct exchange *x);
 /* exchange_answer_later() - send the answer of a handler that returned 0. error 0: success. */
 void exchange_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);

@@ -18,15 +18,15 @@
 
 enum {
 	WATERMARK_REST_MS = 1000,
-	/* maximum number of leaked pins that one pass reports individually */
+	/* maximum number of leaked pins that a scan reports individually */
 	LEAKS_TOLD = 16,
 	/* after this time without a tick, the agent was stopped or no session was attached */
 	ASLEEP_MS = 500,
 };
 
 /*
- * Evict from the start watermark down to the stop watermark, then pause until the start watermark is reached again.
- * Offered pages do not count as utilization and are not evicted here; they are kept until a request needs them.
+ * When utilization reaches the start watermark, evict until it is down to the stop watermark. Offered pages of ranges
+ * and KV caches do not count as used and are not evicted here, but only when a request needs them.
  */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {
@@ -45,12 +45,12 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (pool->saving_pages >= request.pages && pool->saving_pages)
 		return;
 	request.pages -= pool->saving_pages;
-	/* In a small pool, the difference may be less than a page: stop. */
+	/* In a small pool, the difference may be less than a page. */
 	if (!request.pages)
 		pool->evicting = false;
-	/* If everything else is pinned, pause; otherwise every tick would scan the pool. */
+	/* If all other pages are pinned, pause, so that not every tick scans the pool. */
 	if (request.pages) {
-		/* Take the idle pages of tenants above their minimum first, rather than content within the minimum. */
+		/* Reclaim idle pages of tenants above their minimum first, so that less content is evicted. */
 		lease_reclaim_guaranteed(pool);
 		taken = evict_pages(pool, &request);
 	}
@@ -68,13 +68,15 @@ static void reserved_return(struct session *session)
 		lease_reclaim_range(session, first, pool->page_count - first);
 }
 
-/* Stages of a suspected leak. The first scan only records the pin, which may be in progress. */
+/*
+ * Stages of a suspected leak. The scan that first detects a leak only records it, because an unpin may be in progress.
+ */
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Remove a leaked pin, with three exceptions. A prepared block is left to its worker, which commits it or rolls it
- * back. A block that is being freed keeps the pin of the freeing thread, which is about to write the entry. A block
- * that was pinned again since the scan keeps its pins.
+ * Remove the leaked pins of a block, with three exceptions. A prepared block keeps its pins until its worker commits it
+ * or rolls it back. A block that is being freed keeps the pin of the freeing thread, which still writes to the entry. A
+ * block that has been pinned again since the scan keeps its pins.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {
@@ -82,7 +84,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 
 	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
 		return;
-	/* The tag was read first: if the block has since been freed and a new one allocated, the touch is recent. */
+	/* The tag was read before the touch: if a new block has been allocated since, its touch is recent. */
 	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
 		session->pool->agent->config.pins.max_duration_ms)
 		return;
@@ -90,7 +92,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 		memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* Remove a leaked pin of an object. Pins on pages of the session's own blocks are not changed. */
+/* Remove the leaked pins of an object. The pins of the session's own blocks are not changed. */
 static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
 {
 	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
@@ -118,8 +120,8 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
 		/*
-		 * A worker can leak as many pins as it has pages, so only the first ones of a pass are logged. poolctl
-		 * pins lists all of them.
+		 * Only the first leaked pins of a scan are logged, because a worker can leak one for each of its pages.
+		 * poolctl pins lists all of them.
 		 */
 		if (pool->leaks_told++ < LEAKS_TOLD) {
 			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
@@ -148,7 +150,7 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
 		if (age > INT32_MAX)
 			age = 0;
-		/* Do not count the time in which the agent slept: the clock of touches stops meanwhile. */
+		/* Do not count the time in which the agent slept, because the clock of touches then stops. */
 		if (age > awake)
 			age = awake;
 	}
@@ -178,7 +180,7 @@ static void leak_look_at_object(void *context, uint32_t number, struct session *
 		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
 }
 
-/* Check all pages of the pool, each in the segment of its owner only, so that pins of unused pages are not touched. */
+/* Check each page only in its owner's segment, so that the memory of unused pin counts is not touched. */
 static void leak_scan(struct pool *pool, uint32_t now_ms)
 {
 	pool->leaks_told = 0;

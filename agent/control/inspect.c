@@ -80,7 +80,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 		return -ENOMEM;
 	all = &uses_of(pool, facts)[0];
 	free(facts);
-	/* Report the current pressure, like the other values, and not that of the last tick. */
+	/* Like the other values, the pressure must be current and not that of the last tick. */
 	pool_update_pressure(pool);
 	memset(status, 0, sizeof(*status));
 	snprintf(status->name, sizeof(status->name), "%s", header->name);
@@ -208,7 +208,7 @@ int answer_clients(struct exchange *x)
 	return ENCODE(x, clients_reply, reply);
 }
 
-/* Add up a tenant's pages. Objects are leased to a tenant and not to a session; evictable ones count as offered. */
+/* Add up a tenant's pages. Objects are leased to a tenant and not to a session; evictable objects count as offered. */
 static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenant, const struct page_uses *uses,
 	struct msg_tenant_entry *entry)
 {

@@ -56,7 +56,7 @@ int answer_pages(struct exchange *x)
 
 enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
 
-/* Return the kind of a page if it is determined by the state in its page word. */
+/* Return the kind of a page according to the state in its page word. */
 static uint8_t kind_of_state(enum page_state state)
 {
 	static const uint8_t kinds[PAGE_STATES] = {
@@ -123,7 +123,7 @@ int answer_page_kinds(struct exchange *x)
 	return ENCODE(x, page_kinds_reply, reply);
 }
 
-/* The position in a list of pins, and the reply that is being filled. */
+/* The position in the list of pins, and the reply that is being filled. */
 struct pins_look {
 	const struct pool *pool;
 	const struct msg_pins_request *request;
@@ -131,7 +131,7 @@ struct pins_look {
 	uint32_t page, page_count;
 };
 
-/* Add an entry. If the reply is full, the next reply begins with it. */
+/* Add an entry. If the reply is full, the next reply begins with this entry. */
 static struct msg_pin_entry *pin_add(struct pins_look *look, const struct session *session, uint32_t pins)
 {
 	struct msg_pins_reply *reply = look->reply;
@@ -185,7 +185,7 @@ static void object_pin_found(void *context, uint32_t number, struct session *ses
 	snprintf(entry->object_name, sizeof(entry->object_name), "%s", object_record(look->pool, number)->name);
 }
 
-/* If this page is the first page of an object that only pins keep, add its pins. */
+/* If the page is the first page of an object that only its pins protect from eviction, add these pins. */
 static void object_pins(struct pins_look *look)
 {
 	uint64_t word = pool_word(look->pool, look->page);

@@ -1,6 +1,4 @@
-/*
- * page_facts.h - the use of a pool's pages according to the sessions, for requests that inspect them.
- */
+/* page_facts.h - the use of a pool's pages according to the session segments, for requests that inspect pages. */
 #ifndef GPOOL_AGENT_PAGE_FACTS_H
 #define GPOOL_AGENT_PAGE_FACTS_H
 
@@ -8,8 +6,8 @@
 #include "shm/page_map.h"
 
 /*
- * facts_of() - return an array with one entry per page of the pool, from one scan of all sessions. The caller frees it.
- * NULL: out of memory.
+ * facts_of() - scan all sessions, and return an array with one entry for each page of the pool, which the caller frees.
+ * Return NULL if out of memory.
  */
 struct page_fact *facts_of(const struct pool *pool);
 /*
@@ -17,7 +15,7 @@ struct page_fact *facts_of(const struct pool *pool);
  * until the next call.
  */
 const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts);
-/* session_of_fact() - return the session that leases the page; NULL: it has ended. */
+/* session_of_fact() - return the session that leases the page, or NULL if none does. */
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact);
 /* pins_of_fact() - return the pins of the block that contains the page; 0: no block. */
 uint32_t pins_of_fact(const struct pool *pool, const struct page_fact *fact);

@@ -21,7 +21,7 @@ static bool memory_is_held(const struct pool *pool)
 }
 
 /*
- * Have the keeper hold all handles. If one of them cannot be held, the start fails, because a successor must have every
+ * Send all handles to the keeper. If it cannot hold one of them, the start fails, because the next agent needs every
  * handle that a process may have mapped.
  */
 static int memory_hold(struct pool *pool)
@@ -121,7 +121,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	flight_recover(&pool->segment.events);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
-	/* A pool is drained for one run of gpoold only: a new run puts it back in service. */
+	/* A new run of gpoold puts a drained pool back in service. */
 	if (agent->start->adopted)
 		atomic_store_explicit(&pool->segment.header->draining, 0, memory_order_relaxed);
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))

@@ -9,8 +9,8 @@
 struct module_pool;
 
 /*
- * pool_create() - take over the segment, create or adopt the physical pages, and recover the pool. After an error,
- * which was logged, *pool is NULL.
+ * pool_create() - take over the segment, create or adopt the physical pages, and recover the pool. Return: 0, or a
+ * negative errno; *pool is then NULL.
  */
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
 void pool_destroy(struct pool *pool);

@@ -26,8 +26,8 @@
 /* ---- sessions ---- */
 
 /*
- * Return the items that the keeper holds, indexed by session: [POOL_SESSIONS], NULL: no item. Return NULL if out of
- * memory.
+ * Return an array of the items that the keeper holds, [POOL_SESSIONS], indexed by session; NULL: no item. Return NULL
+ * if out of memory.
  */
 static const struct held **held_sessions(const struct pool *pool)
 {
@@ -41,7 +41,7 @@ static const struct held **held_sessions(const struct pool *pool)
 	return by_id;
 }
 
-/* Free the remains of a session that was never announced, or that was ending. */
+/* Remove a session that was being admitted or ended when the previous agent died. */
 static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
 {
 	pool_take_back_of(pool, id);
@@ -67,7 +67,10 @@ static int sessions_restore(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
-		/* NONE, but held: the previous agent died before it reported the end of the session to the keeper. */
+		/*
+		 * A session with the state NONE is held if the previous agent died before it reported its end to the
+		 * keeper.
+		 */
 		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
 			(state == LEDGER_SESSION_NONE && held[id]))
 			session_bury(pool, id, held[id]);
@@ -101,7 +104,7 @@ static void runs_take_back(struct pool *pool, struct session *session, const str
 	}
 }
 
-/* Undo a grant that was not answered. An answer would have committed it. */
+/* Undo a grant, unless the worker's request was answered: the answer commits the grant. */
 static void grant_undo(struct pool *pool, struct session *session, const struct ledger_journal *journal)
 {
 	uint32_t word;
@@ -115,7 +118,7 @@ static void grant_undo(struct pool *pool, struct session *session, const struct 
 		runs_take_back(pool, session, &pool->runs[i]);
 }
 
-/* Complete the eviction of a block that was already decided. */
+/* Complete an eviction that was already decided. */
 static void take_finish(struct pool *pool, struct session *session, const struct ledger_journal *journal)
 {
 	for (uint32_t i = 0; i < journal->run_count; i++) {
@@ -133,7 +136,7 @@ static void take_finish(struct pool *pool, struct session *session, const struct
 	}
 }
 
-/* Mark pages as doubtful: it is known which bits were cleared, but not whether the worker or the agent cleared them. */
+/* Mark pages as doubtful if their bits are cleared, because the worker or the previous agent may have cleared them. */
 static void reclaim_doubt(struct pool *pool, const struct session *session, const struct ledger_journal *journal)
 {
 	uint64_t bits;
@@ -156,7 +159,7 @@ static void journal_settle(struct pool *pool)
 {
 	struct ledger_journal *journal = &pool->ledger.header->journal;
 	uint32_t what = atomic_load_explicit(&journal->what, memory_order_acquire);
-	/* A session that was freed above has no pages left. */
+	/* NULL: the session was removed by sessions_restore() and has no pages. */
 	struct session *session = pool->sessions[journal->session % POOL_SESSIONS];
 
 	if (what == LEDGER_REST)
@@ -170,7 +173,7 @@ static void journal_settle(struct pool *pool)
 	journal_end(&pool->ledger);
 }
 
-/* End undecided checks by changing EVICTING pages to LEASED. Pins that wait for them try again. */
+/* End undecided evictions by changing EVICTING pages to LEASED, and wake the threads that wait to pin these pages. */
 static void looks_end(struct pool *pool)
 {
 	for (uint32_t page = 0; page < pool->page_count; page++) {
@@ -225,8 +228,9 @@ void recover_doubts(struct session *session)
 	if (!facts)
 		return;
 	/*
-	 * A page of the worker appears in a free bit or a block entry, unless a thread has it in transit. `ended` is
-	 * read before the scan and `begun` after it: if they are equal, no page was in transit during the scan.
+	 * A page of the worker has a free bit or is part of a block entry, unless it is in transit. The ended transits
+	 * are counted before the scan and the begun transits after it. If the counts are equal, no page was in transit
+	 * during the scan.
 	 */
 	ended = transits(session, false);
 	page_map_fill(&pool->segment, &as, 1, facts);
@@ -287,14 +291,14 @@ void recover_resume(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		if (!pool->sessions[id])
 			continue;
-		/* The previous agent may have died before it counted an eviction. */
+		/* Count an eviction, because the previous agent may have died before it counted one. */
 		atomic_fetch_add_explicit(&pool->sessions[id]->segment.header->evictions, 1, memory_order_release);
 		session_resume(pool->sessions[id]);
 	}
 	jobs_resume(pool);
 	/*
-	 * Required even without sessions: the pressure in the header may be due to sessions that ended when the agent
-	 * died.
+	 * A tick is required even without sessions, because the pressure in the header may be due to sessions that have
+	 * ended.
 	 */
 	agent_need_tick(pool->agent, 1);
 }

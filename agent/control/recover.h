@@ -8,15 +8,16 @@
 
 /*
  * recover_pool() - restore sessions, accounts and incomplete steps from page words, session segments and ledger. The
- * index of free pages and the published counts must be built before. No request is served before recover_resume().
- * Return: 0, or -ENOMEM.
+ * index of free pages and the published counts must have been built.
+ * Return: 0, -ENOMEM.
+ * recover_resume() - resume the sessions and jobs. No request is served before this call.
  */
 int recover_pool(struct pool *pool);
 void recover_resume(struct pool *pool);
 
 /*
- * recover_doubts() - determine whether a session or a dead agent took the doubtful pages. If threads of the worker have
- * pages in transit during the check, the decision is left to the next tick.
+ * recover_doubts() - determine whether the session or the previous agent took each doubtful page. If threads of the
+ * worker have pages in transit during the check, the next tick repeats it for the undecided pages.
  */
 void recover_doubts(struct session *session);
 

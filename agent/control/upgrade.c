@@ -35,7 +35,7 @@ int answer_upgrade(struct exchange *x)
 void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 {
 	struct exchange_later asker = agent->upgrade_asker;
-	/* The text contains the file and the reason. The code must be one that a request can return. */
+	/* The text contains the file and the reason. Only errors that a request may return are passed on. */
 	int error = !verdict->id                                                            ? 0
 		: verdict->id == EPROTO || verdict->id == EBUSY || verdict->id == ETIMEDOUT ? -(int)verdict->id
 											    : -EINVAL;

@@ -1,6 +1,6 @@
 /*
  * upgrade.h - the agent's part of 'poolctl upgrade': forward the request to the keeper, which checks the module, and
- * return its verdict. If the module is compatible, KEEP_LEAVE follows and this agent exits.
+ * return its verdict. If the module is compatible, the keeper then sends KEEP_LEAVE and this agent exits.
  */
 #ifndef GPOOL_AGENT_UPGRADE_H
 #define GPOOL_AGENT_UPGRADE_H

@@ -20,7 +20,7 @@ int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_
 	if (agent->front.fd < 0 || sendmsg(agent->front.fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		return 0;
 	if (errno == EPIPE || errno == ECONNRESET)
-		return 0; /* the front has ended; its successor receives all tokens */
+		return 0; /* the front has ended; the next front receives all tokens */
 	log_debug("cannot send a packet of %u bytes to the front: %s", length, strerror(errno));
 	return -EAGAIN;
 }

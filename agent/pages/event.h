@@ -35,19 +35,21 @@ enum event_kind {
 	EVENT_DRAIN, /* a pool is being drained, or is in service again */
 };
 
-/* event_publish() - publish an event. `pool` NULL: all pools. `session` 0: no particular session. */
+/*
+ * event_publish() - publish an event. pool NULL: it concerns all pools. session 0: it concerns no particular session.
+ */
 void event_publish(struct agent *agent, enum event_kind kind, const struct pool *pool, uint32_t session, uint64_t value,
 	const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 /*
- * event_token() - report to the front that a token is or is no longer valid. Return: 0, or -EAGAIN: the front's socket
- * is full.
+ * event_token() - report to the front that a token has become valid or invalid. Return: 0, -EAGAIN (the front's socket
+ * is full).
  */
 int event_token(struct agent *agent, const uint8_t token[16], int valid);
 
 /*
- * front_send() - send a packet to the front. `id` is 0 for events and tokens. Return: 0, or -EAGAIN: the front's socket
- * is full, and the packet was dropped.
+ * front_send() - send a packet to the front. id: 0 for events and tokens. Return: 0, -EAGAIN (the front's socket is
+ * full, and the packet was dropped).
  */
 int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_t length);
 

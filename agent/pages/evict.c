@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-	/* maximum age of the order of a queue */
+	/* age at which the order of a queue is outdated */
 	EVICT_QUEUE_NS = 20000000,
 };
 
@@ -47,7 +47,7 @@ void evict_fini(struct pool *pool)
 		pool->evict.policy->destroy(pool->evict.policy_state);
 }
 
-/* Change the policy. The new policy starts with the current content and without history. */
+/* Change the policy. The new policy starts without history. */
 static int policy_change(struct pool *pool, const struct evict_policy *policy)
 {
 	const struct evict_policy *before = pool->evict.policy;
@@ -86,7 +86,7 @@ void evict_queue_drop(struct pool *pool)
 	pool->evict.queue_count = pool->evict.queue_head = pool->evict.queue_objects = 0;
 }
 
-/* Return true if the queue of an earlier scan can be used: it is general, and its order is recent. */
+/* Return true if the queue of an earlier scan can be used, because it contains all content and its order is recent. */
 static bool queue_usable(const struct evict_state *evict, const struct evict_request *request, uint64_t now)
 {
 	return evict->queue_general && (evict->queue_head < evict->queue_count || evict->queue_objects) &&
@@ -98,7 +98,7 @@ static bool general(const struct evict_request *request)
 	return !request->only && !request->within && !request->cached_only && !request->usages;
 }
 
-/* Return the variable with the time of the last scan for this tenant that found nothing. */
+/* Return the variable that stores the time of the last scan for this tenant that found nothing. */
 static uint64_t *barren_of(struct pool *pool, const struct evict_request *request)
 {
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
@@ -149,8 +149,8 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 }
 
 /*
- * Return the next block that this request may evict, or the block at which it ends (own_is_next()). Others are skipped.
- * NULL: end of the queue.
+ * Return the next block that the request may evict, or the block at which the eviction ends (own_is_next()); skip other
+ * blocks. Return NULL at the end of the queue.
  */
 static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
 {
@@ -169,8 +169,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 }
 
 /*
- * Evict the next block or object in order. Return the number of its pages; 0: it was pinned or has changed. *none is
- * set if nothing is left, or if the next one has more than `most` pages. Pages without content are added to *empty.
+ * Evict the next block or object in order. Return the number of its pages; 0: it was pinned or has changed. Set *none
+ * if no content is left, or if the next content has more than `most` pages. Add pages without content to *empty.
  */
 static uint32_t take_next(
 	struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
@@ -199,9 +199,9 @@ static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 }
 
 /*
- * Return true if the next scan must wait. After a scan that found too little, the agent waits for as long as that scan
- * took. If everything is pinned, requests therefore cost the agent at most half of its time. (A scan takes microseconds
- * per thousand pages.)
+ * Return true if the next scan must wait. After a scan that found too little, the agent waits for as long as the scan
+ * took, so that requests cost it at most half of its time even if all content is pinned. (A scan takes microseconds per
+ * thousand pages.)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {
@@ -225,7 +225,9 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0, empty = 0;
-	/* Check once whether an earlier queue suffices: it may be long and contain little for this request. */
+	/*
+	 * Search the queue of an earlier scan only once: it may be long and contain little that this request may evict.
+	 */
 	bool reuse = queue_usable(evict, request, begin) &&
 		(!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;

@@ -1,7 +1,8 @@
 /*
  * evict.h - eviction of unpinned blocks and objects in one order, and the interface of eviction policies. Eviction
- * follows the protocol of shm/pins.h: mark the page word, read the pins, then restore the word or take the pages. The
- * agent never waits for a pin. A policy only orders candidates; it does not determine which content may be evicted.
+ * follows the protocol of shm/pins.h: the agent marks the page word, reads the pins, and then restores the word or
+ * takes the pages. It never waits for a pin. A policy only orders candidates; it does not determine which content may
+ * be evicted.
  */
 #ifndef GPOOL_AGENT_EVICT_H
 #define GPOOL_AGENT_EVICT_H
@@ -19,8 +20,8 @@ struct config;
 enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
 
 /*
- * A candidate for eviction: a block or cached run that was unpinned, with its fence signaled, at the time of the scan;
- * or an evictable object. For an object, `page` is its first page, at which no block begins, and `tag` is derived from
+ * A candidate for eviction: an evictable object, or a block or cached run that was unpinned and had a signaled fence at
+ * the time of the scan. For an object, `page` is its first page, at which no block begins, and `tag` is derived from
  * its version.
  */
 struct evict_candidate {
@@ -33,13 +34,13 @@ struct evict_candidate {
 	float cost;       /* reload cost per byte, relative to reading from a disk; 1 for a block */
 	uint8_t usage;
 	uint8_t priority;
-	bool cached; /* in a thread's magazine, or freed with an unsignaled fence: without content */
-	float score; /* lowest first; if equal: lower priority, then longer idle time */
+	bool cached; /* without content: in a thread's magazine, or freed with an unsignaled fence */
+	float score; /* the lowest is evicted first; if equal: lower priority, then longer idle time */
 };
 
 /* A block or an object that exists at the time of a scan, evictable or not. */
 struct evict_sight {
-	/* identifies the content: equal for content that its worker loads again after an eviction */
+	/* identifies the content, even after its worker has loaded it again */
 	uint64_t key;
 	uint64_t tag;
 	uint32_t page;
@@ -65,7 +66,9 @@ struct evict_policy {
 	void (*configure)(void *state, const struct config *config);
 	/* record all blocks and objects, at most one per page; called once per scan. May be NULL */
 	void (*see)(void *state, const struct evict_sight *sights, uint32_t count);
-	/* set the score of each candidate; `see` has just received all of them. Cached candidates are not passed */
+	/*
+	 * set the score of each candidate, all of which were passed to `see` before. Cached candidates are not passed
+	 */
 	void (*score)(void *state, struct evict_candidate *candidates, uint32_t count);
 	/* record the eviction of a block or object, if the policy keeps ghosts. May be NULL */
 	void (*evicted)(void *state, const struct evict_candidate *candidate);
@@ -80,7 +83,8 @@ const struct evict_policy *evict_policy_named(const char *name);
  */
 double evict_usage_value(const struct evict_candidate *candidate);
 /*
- * evict_order() - compare two candidates for sorting: negative if `left` is evicted first. No two candidates are equal.
+ * evict_order() - compare two candidates for sorting. Return a negative number if `left` is evicted first, otherwise a
+ * positive one.
  */
 int evict_order(const struct evict_candidate *left, const struct evict_candidate *right);
 
@@ -101,8 +105,8 @@ struct content_saver {
 };
 
 /*
- * Evictable content other than blocks. agent/object registers it as pool->evict.source. struct evict_request and the
- * tenant rules determine the content that a request may evict.
+ * Functions for evictable content other than blocks. agent/object registers them as pool->evict.source. struct
+ * evict_request and the tenant rules determine the content that a request may evict.
  */
 struct evict_source {
 	/* Order all content by the policy in pool->evict. Return: 0, or -ENOMEM with nothing changed. */
@@ -145,7 +149,7 @@ struct evict_source {
 	float (*score)(const struct pool *pool, uint64_t word);
 	float (*highest_score)(const struct pool *pool);
 	void (*evict_at)(struct pool *pool, uint32_t first, uint32_t count);
-	/* Return the number of pages that can be evicted without disturbing the work of any tenant. */
+	/* Return the number of pages that can be evicted without an effect on the work of any tenant. */
 	uint32_t (*offered)(const struct pool *pool);
 	/* Call `found` for each session that pins an object. */
 	void (*holders)(const struct pool *pool, evict_holder_found *found, void *context);
@@ -158,14 +162,14 @@ struct evict_state {
 	struct evict_candidate *queue; /* [page_count] result of the last scan, in order */
 	struct evict_sight *sights;    /* [page_count] */
 	uint32_t queue_head, queue_count;
-	uint32_t queue_objects; /* scored objects that may still exist */
+	uint32_t queue_objects; /* number of scored objects; some may have been evicted or deleted after the scan */
 	uint64_t queue_ns;      /* time of the scan */
-	/* number of scans; CPU time of the last one */
+	/* number of scans, and CPU time of the last scan */
 	uint64_t scan_count, scan_ns;
 	/* the queue contains every block and object, not only those that one request may evict */
 	bool queue_general;
 	uint64_t barren_ns; /* time of the last scan that found nothing to evict; see evict.c */
-	/* time at which an object was last closed; an earlier scan may have missed it */
+	/* time at which an object was last closed, which makes it evictable */
 	uint64_t released_ns;
 	uint64_t *seen; /* [page_count] number of the last pass that visited the page */
 	uint64_t look;
@@ -175,8 +179,9 @@ int evict_init(struct pool *pool);
 void evict_fini(struct pool *pool);
 
 /*
- * evict_look_begin() - begin a pass over pages. evict_look_first() - return true if this pass visits the page for the
- * first time. Overlapping extents in a damaged segment are thus counted once.
+ * evict_look_begin() - begin a pass over pages.
+ * evict_look_first() - return true if this pass visits the page for the first time. Overlapping extents of a damaged
+ * segment are therefore counted once.
  */
 static inline void evict_look_begin(struct evict_state *evict)
 {
@@ -206,7 +211,7 @@ void evict_queue_drop(struct pool *pool);
  * @cached_only:   evict only pages in magazines, which have no content
  * @whole:         evict `pages` or nothing, so that no content is lost for a request that would fail
  * @by_operator:   also evict content within a tenant's minimum
- * @spare_offered: spare content that is only offered: pages of ranges and KV caches, shared prefixes
+ * @spare_offered: do not evict offered pages of ranges and KV caches, and shared prefixes
  * @usages:        bit i: evict blocks of usage i, and no objects; 0: no restriction
  * @hysteresis:    share of `pages`, less those without content, that is evicted in addition, in whole pages. The next
  *                 content in the order is evicted if it is allowed and not larger; no scan is made for it
@@ -230,9 +235,9 @@ struct evict_request {
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
  * evict_window() - make `need` adjacent pages available with the least loss of content. It finds a place where all
- * pages are free, idle, or in content that may be evicted, and evicts this content. The cost of a page is its score.
- * The caller takes the free and idle pages. Return: false if no such place exists; nothing was evicted. Cost: a scan,
- * and a pass over the pages.
+ * pages are free, idle, or part of content that may be evicted, and evicts this content. The caller takes the free and
+ * idle pages. Return false, without an eviction, if no such place exists.
+ * Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*

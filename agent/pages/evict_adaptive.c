@@ -1,15 +1,14 @@
 /*
- * evict_adaptive.c - the policy `adaptive`: score = expected uses (shm/policy/eviction.h) x reload cost per byte.
- * Blocks and objects are nodes without a parent, so that one clock measures the uses of both. (Ephemeral objects depend
- * on each other; their order is kept in a separate tree.)
+ * evict_adaptive.c - the policy `adaptive`: score = expected uses (shm/policy/eviction.h) x reload cost per byte x a
+ * weight of usage and priority. Blocks and objects are nodes without a parent, so that one clock measures the uses of
+ * both. (Ephemeral objects depend on each other; a separate tree contains their order.)
  *
- * The policy learns of content only when the agent scans. Content that is new in a scan was allocated. A changed time
- * stamp counts as one use, whatever the number of uses. Content that disappeared without an eviction is forgotten.
- * Evicted content is recognized by its key when it is loaded again.
+ * The policy sees content only when the agent scans. Content that is new in a scan was allocated. A changed time stamp
+ * counts as one use, even if the content was used several times. Content that has disappeared without an eviction is
+ * forgotten. Evicted content that is loaded again is recognized by its key.
  *
  * Keys and time stamps are reported by workers and are not trusted. A session can claim at most one use per scan for
- * each of its own blocks, which affects only blocks with as many uses. The number of ghosts is limited to
- * EVICTION_GHOSTS per page; the oldest are replaced.
+ * each of its own blocks. The number of ghosts is limited to EVICTION_GHOSTS per page; the oldest are replaced.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -32,7 +31,7 @@ struct known {
 struct adaptive {
 	struct eviction *eviction;
 	struct known *known;         /* [page_count] */
-	struct evict_sight *changed; /* [page_count] scratch: new and used content */
+	struct evict_sight *changed; /* [page_count] temporary: new and used content */
 	uint32_t page_count;
 	uint32_t scan;
 	double priority; /* weight of usage and priority */
@@ -87,7 +86,7 @@ static void forget(struct adaptive *adaptive, struct known *known)
 	known->node = 0;
 }
 
-/* Sort by idle time, longest first: uses are then recorded in the order in which they happened. */
+/* Sort by idle time, longest first, so that uses are recorded in the order in which they happened. */
 static int by_idle(const void *left, const void *right)
 {
 	const struct evict_sight *a = left, *b = right;

@@ -62,7 +62,10 @@ static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t r
 		const struct page_run *run = &pool->runs[i];
 		uint32_t end = run->first + run->count;
 
-		/* Clear free bits that the worker has wrongly set for these pages; they must not outlive the lease. */
+		/*
+		 * Clear free bits that the worker has wrongly set for these pages, because they must not outlive the
+		 * lease.
+		 */
 		for (uint32_t word = run->first / 64; word <= (end - 1) / 64; word++)
 			lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
 		atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
@@ -119,8 +122,8 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 	mark(pool, page, word);
 	crash_point();
 	/*
-	 * Read the tag after pins and fence. If it were read earlier, a free that completes meanwhile would leave free
-	 * bits set on pages without an owner.
+	 * Read the tag after pins and fence. If it were read earlier, a free could complete in between and set free
+	 * bits of pages without an owner.
 	 */
 	if (evict_block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);

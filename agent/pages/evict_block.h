@@ -1,6 +1,6 @@
 /*
- * evict_block.h - take one block from its session by the protocol of shm/pins.h: mark the page word, read the pins,
- * then take the pages or restore the word. All fields of a block are read from a segment that its worker may write.
+ * evict_block.h - take one block from its session by the protocol of shm/pins.h. All fields of a block are untrusted,
+ * because they are read from a segment that its worker may write.
  */
 #ifndef GPOOL_AGENT_EVICT_BLOCK_H
 #define GPOOL_AGENT_EVICT_BLOCK_H
@@ -30,7 +30,7 @@ static inline bool evict_tag_spills(uint64_t tag)
 bool evict_block_idle(const struct session *session, uint32_t page);
 /*
  * evict_block_walk() - return the number of pages of a block, extents included; 0: not a valid block.
- * @budget:     number of pages that may still be visited; bounds the cost of a session with overlapping blocks
+ * @budget:     number of pages that may still be visited; limits the cost of a session with overlapping blocks
  * @run_count:  not NULL: store the extents in pool->runs, and check that they do not overlap
  */
 uint32_t evict_block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag,

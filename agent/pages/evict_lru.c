@@ -3,7 +3,7 @@
  * lowest first. The weights are configurable.
  *
  *   recency:  1 if just used, decreasing to 0 for the longest idle time among the candidates
- *   size:     1 for one page, decreasing to 0 for the largest candidate, since its eviction frees the most pages
+ *   size:     1 for one page, decreasing to 0 for the largest candidate, whose eviction frees the most pages
  *   content:  evict_usage_value()
  */
 #include "agent/config/config.h"

@@ -1,6 +1,4 @@
-/*
- * evict_order.c - the value of content, and the order of candidates with equal scores. Shared by all policies.
- */
+/* evict_order.c - the value of content, and the order of candidates with equal scores. Used by all policies. */
 #include "agent/pages/evict.h"
 
 enum { LORA_COLD_MS = 60000 };

@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 /*
- * Return the borrowed pages per unit of weight. Between tenants of the same priority, the one with the higher value may
+ * Return the borrowed pages per unit of weight. Of two tenants with the same priority, that with the higher value may
  * lose pages to the other.
  */
 static uint64_t borrowed_share(const struct tenant *tenant)
@@ -56,7 +56,7 @@ static int by_score(const void *left, const void *right)
 	return evict_order(left, right);
 }
 
-/* Move cached runs to the front and return their number. Policies do not score them, since they have no content. */
+/* Move cached runs to the front and return their number. Policies do not score them, because they have no content. */
 static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 {
 	uint32_t cached = 0;
@@ -82,7 +82,7 @@ static uint32_t idle_of(uint32_t now, uint32_t touched)
 
 /*
  * Return a key for the content of a block: its owner id and usage or, without an owner id, its tag, which stays the
- * same when the block is spilled. The key includes the tenant, because tenants use the same ids for different content.
+ * same when the block is spilled. The key includes the tenant, because different tenants may use the same ids.
  */
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {
@@ -169,7 +169,10 @@ void evict_scan(struct pool *pool, const struct evict_request *request)
 			.cached = evict_tag_is_free(tag),
 		};
 	}
-	/* Append the objects to score them. Each object has its own pages, so the array is large enough. */
+	/*
+	 * Append the objects, so that they are scored together with the blocks. The array is large enough, because each
+	 * object has its own pages.
+	 */
 	objects = pool->evict.source->candidates(pool, request, evict->queue + count, now);
 	if (evict->policy->see) {
 		seen += pool->evict.source->see(pool, evict->sights + seen, now);

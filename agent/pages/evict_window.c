@@ -9,8 +9,9 @@
 #include <stdlib.h>
 
 /*
- * Other values are the cost of evicting a page's content. Any content costs at least WINDOW_LEAST, so that among places
- * with cheap content, the one with the fewest pages with content is chosen.
+ * Costs of a page: 0 if it has no content, otherwise WINDOW_LEAST to WINDOW_MOST according to its score, or
+ * WINDOW_BLOCKED. Because of the minimum, the place with the fewest pages with content is chosen among places with
+ * cheap content.
  */
 enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 
@@ -31,7 +32,7 @@ static uint16_t window_cost(float score, float highest)
 	return (uint16_t)(WINDOW_LEAST + (WINDOW_MOST - WINDOW_LEAST) * (share < 0 ? 0 : share > 1 ? 1 : share));
 }
 
-/* Compute the cost of each unreserved page. */
+/* Compute the cost of each page that is not reserved. */
 static void window_costs(struct pool *pool, const struct evict_request *request, uint16_t *costs)
 {
 	float highest = highest_score(pool);

@@ -11,7 +11,7 @@ struct pool;
 /* flight_stamp() - set the time of an entry that ends now. begun_ns: clock_ns() at its start; 0: instantaneous. */
 void flight_stamp(struct flight_entry *entry, uint64_t begun_ns);
 
-/* flight_note() - write a record, with the time set by flight_stamp() or otherwise the current time. */
+/* flight_note() - write a record, with the time that flight_stamp() has set or otherwise with the current time. */
 void flight_note(const struct pool *pool, const struct flight_entry *entry, uint64_t begun_ns);
 
 #endif

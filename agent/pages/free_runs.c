@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Return the class of a length, which increases with the length: 1..64 exactly, then eight classes per power of two. */
+/*
+ * Return the class of a length, which increases with the length: one class for each length up to 64, then eight classes
+ * for each power of two.
+ */
 static uint32_t class_of(uint32_t length)
 {
 	uint32_t octave, step;
@@ -62,7 +65,7 @@ static bool is_linked(const struct free_runs *runs, uint32_t at)
 }
 
 /*
- * Check the invariants of a run: both ends contain its length, it is in the list of its class, and no other run is
+ * Check the invariants of a run: its length is stored at both ends, it is in the list of its class, and no other run is
  * adjacent.
  */
 static void run_check(const struct free_runs *runs, uint32_t at)

@@ -1,9 +1,10 @@
 /*
  * free_runs.h - the index of free pages: runs of adjacent pages, found by length or by position.
  *
- * Adjacent runs are merged. Runs are in lists by length: one list for each length up to 64, eight per power of two
- * above. Boundary tags are stored in arrays. Therefore adding, taking and merging take nanoseconds, and no memory is
- * allocated after free_runs_init(). Threads: the caller provides locking.
+ * Adjacent runs are merged. Runs are in lists by length: one list for each length up to 64, and eight lists for each
+ * power of two above. Arrays contain the length of each run at its ends, so adding, taking and merging take
+ * nanoseconds, and no memory is allocated after free_runs_init().
+ * Threads: the caller provides locking.
  */
 #ifndef GPOOL_AGENT_FREE_RUNS_H
 #define GPOOL_AGENT_FREE_RUNS_H
@@ -31,8 +32,8 @@ void free_runs_fini(struct free_runs *runs);
 void free_runs_put(struct free_runs *runs, uint32_t first, uint32_t count);
 
 /*
- * free_runs_take() - take `count` adjacent pages from the shortest run that is long enough, or from the lowest one if
- * first_fit is set. Return: false if no run is long enough.
+ * free_runs_take() - take `count` adjacent pages from the shortest run that is long enough or, if first_fit is set,
+ * from the lowest one. Return false if no run is long enough.
  */
 bool free_runs_take(struct free_runs *runs, uint32_t count, bool first_fit, uint32_t *first);
 

@@ -16,12 +16,12 @@
 #define MIB (UINT64_C(1) << 20)
 
 enum {
-	AT_ONCE_MIB = 256, /* memory per call, which has a fixed cost of some milliseconds */
-	TRIES = 3,         /* the kernel skips pages that are being accessed elsewhere */
+	AT_ONCE_MIB = 256, /* memory for each call, which has a fixed cost of some milliseconds */
+	TRIES = 3,         /* number of attempts, because the kernel skips pages that are being accessed elsewhere */
 	PROGRESS_MIB = 4096,
 };
 
-/* Return the size of a huge page; 0: the kernel does not support huge pages. */
+/* Return the size of a huge page in bytes; 0: the kernel does not support huge pages. */
 static uint64_t huge_page_bytes(void)
 {
 	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
@@ -35,7 +35,7 @@ static uint64_t huge_page_bytes(void)
 	return bytes;
 }
 
-/* Return the memory that programs can allocate without swapping; UINT64_MAX: unknown. */
+/* Return the number of bytes that programs can allocate without swapping; UINT64_MAX: unknown. */
 static uint64_t machine_available(void)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -50,7 +50,7 @@ static uint64_t machine_available(void)
 	return kib * 1024;
 }
 
-/* Read a number from a file of this process's control group; UINT64_MAX: no number. */
+/* Read a number from a file of this process's control group. Return UINT64_MAX if it contains no number. */
 static uint64_t group_number(const char *group, const char *name)
 {
 	uint64_t number = UINT64_MAX;

@@ -29,7 +29,7 @@ static void account(struct session *session, int64_t pages)
 	session->tenant->leased = (uint32_t)(session->tenant->leased + pages);
 }
 
-/* Return the pages of `mask` that are leased to the session by their page words, since its segment is not trusted. */
+/* Return the pages of `mask` that are leased to the session according to their page words. The segment is untrusted. */
 static uint64_t owned_mask(const struct pool *pool, const struct session *session, uint32_t word, uint64_t mask)
 {
 	uint64_t owned = 0;
@@ -48,8 +48,8 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 }
 
 /*
- * Take back the idle pages of `mask` in one word and return their number. All of them must have been seen idle: if the
- * agent dies here, cleared bits become doubtful pages, which must not include a page in transit to the worker.
+ * Take back the idle pages of `mask` in one word and return their number. All of them must have been found idle. If the
+ * agent dies here, pages whose bits are cleared become doubtful, and a page in transit must not be among them.
  */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
 {
@@ -73,7 +73,7 @@ static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t ma
 	return taken;
 }
 
-/* Write one record for all words, since the pages need not be adjacent. */
+/* Write one record for all pages, which need not be adjacent. */
 static void note_return(const struct session *session, uint32_t pages)
 {
 	if (pages)
@@ -88,7 +88,7 @@ uint32_t lease_reclaim(struct session *session, uint32_t most)
 
 	if (session->state != SESSION_LIVE)
 		return 0;
-	/* Start at the top, so that the remaining pages are adjacent at the bottom. */
+	/* Begin with the highest pages, so that the remaining pages are adjacent. */
 	for (uint32_t word = (session->segment.page_count + 63) / 64; word-- > 0 && taken < most;) {
 		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed);
 
@@ -143,7 +143,7 @@ static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker
 	return tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
 }
 
-/* Return true if the session is served in this turn: tenants above their minimum come first. */
+/* Return true if pages are taken from the session in this turn. The first turn concerns tenants above their minimum. */
 static bool in_turn(const struct session *session, int turn)
 {
 	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
@@ -214,7 +214,7 @@ static struct free_runs *free_of(const struct session *session, bool reserved)
 	return view ? &view->normal : &pool->free;
 }
 
-/* Return the number of pages in that index. */
+/* Return the number of free pages that may be leased to this session's trust domain. */
 static uint32_t own_pages(const struct session *session, uint32_t flags)
 {
 	return free_of(session, false)->total + (flags & LEASE_CRITICAL ? free_of(session, true)->total : 0);
@@ -231,8 +231,8 @@ static uint32_t available(const struct session *session, uint32_t flags)
 }
 
 /*
- * Return the number of pages that must become free before `need` pages can be leased. Pages kept for other tenants are
- * needed in addition, and free pages of another trust domain do not count if they cannot be transferred.
+ * Return the number of pages that must become free before `need` pages can be leased. Pages that are kept for other
+ * tenants are needed in addition. Free pages of other trust domains count only if they can be transferred.
  */
 static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
 {
@@ -255,7 +255,7 @@ static uint32_t tenant_room(const struct session *session)
 {
 	const struct tenant *tenant = session->tenant;
 
-	/* A limit of at least the pool's size is no limit, because the pool is exhausted first. */
+	/* A limit of at least the pool's size has no effect. */
 	if (tenant->limit >= session->pool->page_count)
 		return UINT32_MAX;
 	return tenant->limit > tenant->leased ? tenant->limit - tenant->leased : 0;
@@ -275,7 +275,7 @@ static uint32_t room(const struct session *session)
 	return tenant < own ? tenant : own;
 }
 
-/* Return the number of pages still to be freed if `leaving` pages are already being freed. */
+/* Return the number of pages that must be freed in addition to `leaving` pages that are already being freed. */
 static uint32_t beyond(uint32_t pages, uint32_t leaving)
 {
 	return pages > leaving ? pages - leaving : 0;
@@ -316,7 +316,8 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 }
 
 /*
- * Bring the session below its limits by taking unused pages of the session or its tenant. Return 0, -EDQUOT or -ENOSPC.
+ * Make room for `need` pages below the limits of the session and its tenant, by taking unused pages of both. Return: 0,
+ * -EDQUOT, -ENOSPC.
  */
 static int make_room(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -324,7 +325,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 
 	if (need <= room(session))
 		return 0;
-	/* Take only as many as needed: other idle pages may be mapped where they will be used again. */
+	/* Take no more pages than needed, because idle pages may be mapped where they will be used again. */
 	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;
@@ -374,12 +375,12 @@ static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 		trust_cancel(pool, session->domain, need - own);
 	own = own_pages(session, flags);
 	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
-	/* Do not begin an insufficient transfer: sessions would be asked in vain, and pages could be retired. */
+	/* Do not begin an insufficient transfer, because sessions would have to unmap pages without a benefit. */
 	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
 		trust_begin(pool, &wish);
 }
 
-/* Make `need` pages available; return false if that is not possible now. */
+/* Make `need` pages available. Return false if this is not possible now. */
 static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -397,10 +398,7 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 			.pages = beyond(lacking(session, need, flags), leaving(pool)),
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
-			/*
-			 * The next requests will also need pages, and evicting some more now is cheaper than a scan for
-			 * each request.
-			 */
+			/* Evict more pages than needed, which is cheaper than a scan for each of the next requests. */
 			.hysteresis = flags & LEASE_NO_EVICT ? 0 : pool->agent->config.eviction.hysteresis,
 		};
 
@@ -438,18 +436,21 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	consolidate(session);
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
-	/* While content of a chosen place is being spilled or cleared, do not choose another place. */
+	/* Do not choose another place while pages of a chosen place are being spilled or cleared. */
 	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->kind == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
-	/* If a pin or an allocation was faster, this attempt fails, and the next one chooses another place. */
+	/*
+	 * If a page was pinned or allocated in the meantime, this attempt fails, and the next attempt chooses another
+	 * place.
+	 */
 	return longest_run(session, flags) >= need;
 }
 
-/* Take a run of `count` pages from the index; return false if it has none. */
+/* Take a run of `count` pages from the index. Return false if it has no such run. */
 static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
 {
 	if (!free_runs_take(free_of(session, reserved), count, first_fit, first))
@@ -477,9 +478,7 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 {
 	struct pool *pool = session->pool;
 	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
-	/*
-	 * Pages kept for the minima of other tenants are not available; a critical request uses reserved pages instead.
-	 */
+	/* Pages that are kept for other tenants are not available; a critical request uses reserved pages instead. */
 	uint32_t need = want->need, normal = available(session, 0), first, got;
 
 	grant->run_count = 0;
@@ -507,7 +506,7 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
 }
 
-/* Lease the pages: set the page words first, then the runs, which the worker uses after the answer. */
+/* Lease the pages: set their page words, and then write the runs, which the worker reads after the answer. */
 static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
@@ -546,8 +545,8 @@ void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 }
 
 /*
- * Adapt the session's batch to its refills, and return the number of additional pages: those of the batch, or fewer if
- * the pool has few free pages or many sessions.
+ * Adapt the session's batch to the interval between its refills. Return the number of additional pages: that of the
+ * batch, or less if the pool has few free pages or many sessions.
  */
 static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t extra)
 {
@@ -594,7 +593,7 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
-	/* Form the run of a contiguous request first: pages freed elsewhere would not help. */
+	/* Form the run of a contiguous request first, because pages that are freed elsewhere would not help. */
 	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
 		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
@@ -644,7 +643,7 @@ void lease_shrink_idle(struct session *session, uint64_t now_ms)
 	idle = lease_idle(session);
 	if (idle <= config->lease.keep_pages)
 		return;
-	/* Take back half of them each time, so that a worker that becomes active again still has some. */
+	/* Take back half of the pages each time, so that a worker that becomes active again still has some. */
 	lease_reclaim(session, (idle - config->lease.keep_pages + 1) / 2);
 	session->batch = config->lease.batch_pages;
 	session->last_refill_ms = now_ms;

@@ -1,7 +1,4 @@
-/*
- * lease.h - grant leases, and take back idle pages. A single thread decides about a grant and accounts for it, so
- * grants are atomic.
- */
+/* lease.h - grant leases, and take back idle pages. Grants are atomic, because the agent has a single thread. */
 #ifndef GPOOL_AGENT_LEASE_H
 #define GPOOL_AGENT_LEASE_H
 
@@ -10,7 +7,7 @@
 /* A request of a worker, after a check of its form; see struct lease_request. */
 struct lease_want {
 	uint32_t need, extra, flags;
-	uint32_t slot, word; /* slot and state of the request: the next agent finds by them whether it was answered */
+	uint32_t slot, word; /* slot and state of the request, by which the next agent knows whether it was answered */
 };
 
 /*
@@ -23,24 +20,25 @@ struct lease_grant {
 };
 
 /*
- * lease_grant() - make a grant: first make room within the limits, then free pages, then one run if possible, each with
- * the least effect on other sessions. Afterwards the journal contains LEDGER_GRANT; the caller sends the answer and
- * ends the step.
- *
+ * lease_grant() - make a grant: make room within the limits, make pages available, and form one run if possible, each
+ * with the least effect on other sessions. Afterwards the journal contains LEDGER_GRANT; the caller sends the answer
+ * and ends the step.
  * Return: 0, -EPERM, -EDQUOT, -ENOSPC.
  */
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant);
 /* lease_grant_undo() - take back a grant whose request the worker has cancelled. */
 void lease_grant_undo(struct session *session, const struct lease_grant *grant);
 
-/* lease_idle() - return the number of idle pages by the session's own free bits. Use it for statistics only. */
+/* lease_idle() - return the number of idle pages according to the session's free bits, which are untrusted. */
 uint32_t lease_idle(const struct session *session);
 
-/* lease_initial() - make the first lease at attach, as free bits. The worker must not have received the segment yet. */
+/*
+ * lease_initial() - grant the first lease of a session, before its worker receives the segment. The pages become idle.
+ */
 void lease_initial(struct session *session, uint32_t pages);
 
 /*
- * lease_reclaim() - take back at most `most` idle pages of a session, without cooperation of the worker. Return: the
+ * lease_reclaim() - take back at most `most` idle pages of a session, without an action of the worker. Return the
  * number of pages.
  */
 uint32_t lease_reclaim(struct session *session, uint32_t most);

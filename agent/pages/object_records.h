@@ -23,7 +23,7 @@ static inline bool object_stands(const struct pool *pool, uint32_t number)
 	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_LEAVING;
 }
 
-/* object_end_of() - return the end of the records to scan: all records from this number on are NONE. */
+/* object_end_of() - return the end of the records to scan: the record with this number and all later ones are NONE. */
 static inline uint32_t object_end_of(const struct pool *pool)
 {
 	return pool_object_end(&pool->segment);

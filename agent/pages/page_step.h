@@ -4,10 +4,10 @@
  * The agent is the only writer of page words, and each of its stores is one of these steps. page_steps[] is the
  * complete list of permitted transitions; debug builds check each store (pool_word_set() in pool.h).
  *
- * An agent that dies between two stores may leave any of these states. Its successor uses the same steps:
+ * An agent that dies between two stores may leave any of these states. The next agent uses the same steps:
  *   UNMARK, UNMOVE   end a check or a move that was not decided (agent/control/recover.c, agent/spill/spill_recover.c)
  *   SHARE, UNSHARE   complete or undo a publication, page by page (agent/object/objects_recover.c)
- *   QUARANTINE       quarantine the pages of a closed session again, even quarantined ones
+ *   QUARANTINE       quarantine all pages of a closed session, including quarantined ones
  *   PUT_ASIDE        change a page that was put aside from QUARANTINED to RETIRED, or back
  * Only QUARANTINE may lead from a state to the same state. TAKE_BACK does not apply to a free page.
  */
@@ -44,7 +44,7 @@ struct page_step_rule {
 	const char *name;
 	uint32_t from, to; /* bit sets of states */
 	enum page_step_owner owner;
-	bool same_generation; /* otherwise the generation is raised by 1 */
+	bool same_generation; /* false: the generation is raised by 1 */
 };
 
 #define IN(state) (1u << PAGE_##state)
@@ -97,7 +97,7 @@ static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_
 		return false;
 	if (!(rule->from >> page_word_state(from) & 1) || !(rule->to >> page_word_state(to) & 1))
 		return false;
-	/* Only a page without an owner is put aside; a quarantined page with an owner is taken back instead. */
+	/* Only a page without an owner is put aside. */
 	if (!page_word_owner_fits(from) || (step == STEP_PUT_ASIDE && page_word_owner(from)))
 		return false;
 	return page_word_owner_fits(to) && page_word_generation(to) == (generation & PAGE_GENERATION_MASK) &&

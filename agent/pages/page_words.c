@@ -14,7 +14,7 @@ static void words_count(struct pool *pool, enum page_state state, int64_t more)
 		memory_order_relaxed);
 }
 
-/* Return the state under which a page is counted: EVICTING counts as LEASED until the eviction is decided. */
+/* Return the state under which a page is counted. EVICTING pages count as LEASED until the eviction is decided. */
 static enum page_state counted_state(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING ? PAGE_LEASED : page_word_state(word);
@@ -211,10 +211,7 @@ uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
 	return for_runs_of(pool, owner, pool_take_back);
 }
 
-/*
- * Compute counts and indexes from the page words: all pages are free in a new pool, and have their previous state after
- * a restart.
- */
+/* In a new pool all pages are free; after a restart they have their previous state. */
 void pool_count_words(struct pool *pool)
 {
 	uint32_t by_state[PAGE_STATES] = {0};

@@ -40,7 +40,7 @@ static int export_all(struct physical *physical)
 			close(physical->exports[i].fd);
 			if (!same)
 				return -EIO;
-			/* Checking one handle at each end is sufficient. */
+			/* It is sufficient to compare the second and the last handle with the first one. */
 			if (i == 1 && physical->handle_count > 2)
 				i = physical->handle_count - 2;
 			continue;
@@ -119,7 +119,7 @@ destroy:
 	return error;
 }
 
-/* Return true if one export is for all handles: its file is then as long as all of them together. */
+/* Return true if one export contains all handles, because its file is as long as all of them together. */
 static bool is_arena(const struct physical *physical, const struct held *first)
 {
 	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
@@ -129,8 +129,8 @@ static bool is_arena(const struct physical *physical, const struct held *first)
 }
 
 /*
- * Warn about a memfd of an older gpoold, which cannot be sealed any more (F_SEAL_SEAL). It is used nevertheless,
- * because its content matters more than the protection. An export of a driver is not a memfd and has no seals.
+ * Warn about a memfd of an older gpoold, which cannot be sealed against growth (F_SEAL_SEAL). It is used nevertheless,
+ * so that its content is not lost. An export of a driver is not a memfd and has no seals.
  */
 static void warn_of_unsealed(const struct physical *physical, const char *pool)
 {
@@ -164,7 +164,7 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 	return physical->arena && physical->exported != 1 ? -EBADMSG : 0;
 }
 
-/* Create the handles that are missing in exports[]; their length is 0 there. */
+/* Create the handles that are missing in exports[], where their length is 0. */
 static int adopt_complete(struct physical *physical, const struct physical_plan *plan)
 {
 	uint32_t missing = physical->handle_count - physical->exported;

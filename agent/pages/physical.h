@@ -27,7 +27,7 @@ struct physical_plan {
 	int device;
 	uint64_t handle_bytes;
 	uint32_t handle_count;
-	bool separate;    /* one descriptor per handle, so that a process can be given access to some handles only */
+	bool separate;    /* one descriptor per handle, so that a process can have access to only some of the handles */
 	bool huge;        /* in huge pages, allocated at the start; back end `host` only */
 	int keeper;       /* socket to the keeper; its end cancels the creation */
 	const char *pool; /* name of the pool, for the log */
@@ -37,16 +37,16 @@ struct physical_plan {
 int physical_create(struct physical *physical, const struct physical_plan *plan);
 
 /*
- * physical_adopt() - take over the memory that the keeper holds. No driver is called, because the exports suffice.
- * Missing handles are created: they are missing if an agent died before it served, so no session has received any.
- * Return: 0; -EBADMSG: the held items cannot be the memory of this pool; -EACCES: one descriptor is for all handles,
- * but the plan requires separate ones.
+ * physical_adopt() - take over the memory that the keeper holds, without a driver call. Handles are missing only if an
+ * agent died before it served; they are created.
+ * Return: 0; -EBADMSG: the items that the keeper holds cannot be the memory of this pool; -EACCES: one descriptor
+ * contains all handles, but the plan requires separate descriptors.
  */
 int physical_adopt(struct physical *physical, const struct physical_plan *plan, uint32_t pool_index,
 	const struct held *held, uint32_t held_count);
 /*
- * physical_destroy() - free memory that was created by this process. Adopted memory is freed when the keeper closes it,
- * too.
+ * physical_destroy() - free memory that was created by this process. The memory remains allocated while the keeper
+ * holds descriptors of it.
  */
 void physical_destroy(struct physical *physical);
 

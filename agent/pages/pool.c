@@ -32,8 +32,8 @@ uint32_t pool_idle(const struct pool *pool)
 	uint32_t idle = 0;
 
 	/*
-	 * Thousands of sessions have few pages each, so reading each page once is cheaper than reading each word of
-	 * each session.
+	 * If there are many sessions with few pages each, it is cheaper to read each page once than each word of each
+	 * session.
 	 */
 	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
 		return pool_idle_owned(pool);
@@ -50,8 +50,8 @@ uint32_t pool_idle(const struct pool *pool)
 }
 
 /*
- * Return a session's offered pages, as counted by its worker. The number is limited to its leased pages, because the
- * agent may have taken some.
+ * Return the number of a session's offered pages, as counted by its worker, but at most the number of its leased pages,
+ * because the agent may have taken some.
  */
 static uint32_t session_offered(const struct session *session)
 {
@@ -61,7 +61,7 @@ static uint32_t session_offered(const struct session *session)
 }
 
 /*
- * Return the number of pages that the agent may take without disturbing their owners' work: offered or released pages
+ * Return the number of pages that the agent may take without an effect on their owners' work: offered or released pages
  * of ranges, and prefixes that no sequence uses.
  */
 static uint32_t pool_offered(const struct pool *pool)

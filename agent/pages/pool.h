@@ -1,7 +1,4 @@
-/*
- * pool.h - the pages of one GPU: owners, free pages, utilization. The functions here are the only writers of the page
- * words.
- */
+/* pool.h - the pages of one pool: owners, free pages, utilization. Only these functions write page words. */
 #ifndef GPOOL_AGENT_POOL_H
 #define GPOOL_AGENT_POOL_H
 
@@ -19,11 +16,11 @@ enum { REFILL_SAMPLES = 4096 };
 
 struct tenant {
 	const struct config_tenant *config; /* points into agent->config */
-	uint32_t minimum, limit;            /* pages; the limit may be the one set by poolctl */
+	uint32_t minimum, limit;            /* in pages, as configured or as set by poolctl */
 	uint32_t leased;
 	uint32_t domain; /* trust domain; 0: the pool has only one */
 	uint32_t saving; /* leased pages that are being spilled */
-	/* pages of evictable objects: ephemeral ones that are not open, pinnable ones without pins */
+	/* pages of evictable objects: ephemeral objects that are not open, and pinnable objects without pins */
 	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
@@ -59,7 +56,7 @@ struct pool {
 	struct waiter_list waiters;
 	bool pages_freed;       /* pages were freed since waiting requests were last served */
 	uint32_t waiter_count;  /* number of waiting requests */
-	uint32_t short_waiters; /* waiting requests for pages of the pool, without those at a limit of their own */
+	uint32_t short_waiters; /* waiting requests, without those that wait because of a limit */
 	uint32_t leased;
 	uint32_t saving_pages;  /* pages of blocks that are being saved (agent/spill) and then become free */
 	uint32_t claimed_pages; /* pages being saved or cleared that waiting requests have claimed */
@@ -71,23 +68,26 @@ struct pool {
 	struct jobs *jobs;
 	struct spill *spill;
 	const struct content_saver *saver;
-	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest refill times */
+	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the durations of the last refills */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
 	uint32_t leaks_told;        /* leaked pins reported in the current pass */
-	uint64_t tick_ms, awake_ms; /* time of the last housekeeping; time since which it has run regularly */
+	uint64_t tick_ms, awake_ms; /* time of the last housekeeping, and the time from which on it has run regularly */
 	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* time at which the figures for refusals were computed */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t shortage_object, shortage_object_holder, shortage_object_pins;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
-	/* time before which watermarks cause no eviction */
+	/* time until which watermarks cause no eviction */
 	uint64_t evict_rest_ms;
 	/* eviction began at the upper watermark and has not reached the lower one */
 	bool evicting;
 };
 
-/* pool_mark_freed() - have the waiting requests served at the end of this pass of the loop. */
+/*
+ * pool_mark_freed() - record that pages were freed, so that the waiting requests are served at the end of this pass of
+ * the loop.
+ */
 static inline void pool_mark_freed(struct pool *pool)
 {
 	pool->pages_freed = true;
@@ -127,8 +127,7 @@ void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t obje
 void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
 /*
- * pool_take_back() - make pages FREE or RESERVED from any other state, with a new generation, and add them to the
- * index.
+ * pool_take_back() - make pages in any other state FREE or RESERVED, with a new generation, and add them to the index.
  */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
@@ -164,33 +163,34 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 	atomic_store_explicit(cell, atomic_load_explicit(cell, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
-/*
- * pool_idle() - return the number of idle pages of all sessions by their free bits. This is an estimate, since workers
- * change the bits.
- */
+/* pool_idle() - return the number of idle pages of all sessions according to their free bits, which are untrusted. */
 uint32_t pool_idle(const struct pool *pool);
 /*
- * pool_idle_owned() - return the number of idle pages that are really leased to the session that marks them. Use it for
- * decisions, since free bits are untrusted. Cost: a pass over the pages.
+ * pool_idle_owned() - return the number of idle pages that are leased to the session whose free bits they are. For
+ * decisions, because free bits are untrusted.
+ * Cost: a pass over the pages.
  */
 uint32_t pool_idle_owned(const struct pool *pool);
-/* pool_utilization() - return the percentage of the unreserved pages that are neither free nor idle. */
+/*
+ * pool_utilization() - return the percentage of the unreserved pages that are neither free nor idle nor offered
+ * (pool_offered()).
+ */
 uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);
 /* pool_configure() - apply the changes of a reload: minima and limits of tenants, policy, timeouts. */
 void pool_configure(struct pool *pool);
 
 /*
- * pool_limits_note() - record a limit set by poolctl for the next agent. pool_limits_forget() - delete these records,
- * at a reload.
+ * pool_limits_note() - record a limit set by poolctl for the next agent.
+ * pool_limits_forget() - delete these records, at a reload.
  */
 void pool_limits_note(struct pool *pool, const struct tenant *tenant);
 void pool_limits_forget(struct pool *pool);
 
 /*
- * pools_minima_fit() - check that the minima of a new configuration fit the running pools. This check needs the pools:
- * a size in percent is known only there, and a new size requires a restart, while new minima apply at once. Return: 0,
- * or -ERANGE with the reason in text.
+ * pools_minima_fit() - check that the minima of a new configuration fit the running pools. New minima apply at once,
+ * but a new size of a pool only after a restart, so the check needs the pools.
+ * Return: 0, -ERANGE (`text` receives the reason).
  */
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes);
 

@@ -16,9 +16,9 @@
 #include <stdlib.h>
 
 enum {
-	/* interval at which waiting requests are tried; a worker that frees pages rings earlier */
+	/* interval between attempts to serve waiting requests; a worker that frees pages rings earlier */
 	WAITER_TICK_MS = 5,
-	/* A request that may fail only because pages are still being spilled or cleared waits for this time. */
+	/* a request that may fail only because pages are being spilled or cleared waits for this time */
 	LEAVING_PATIENCE_MS = 1500,
 	/* maximum age of the figures in a refusal, plus the time to compute them */
 	SHORTAGE_NS = 1000000,
@@ -29,12 +29,12 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
-	uint32_t word; /* state of the slot, which is unique to this request */
+	uint32_t word; /* state word of the slot; it contains the serial number of this request */
 	struct lease_want want;
 	bool restores; /* LEASE_RESTORE: the pages are for the spilled block `tag` */
 	uint64_t tag;
 	bool claims;   /* has claimed pages that are being spilled or cleared */
-	bool at_limit; /* waits because of its tenant's or session's limit, not for pages of the pool */
+	bool at_limit; /* waits because of a limit of its tenant or session, not for pages of the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
 };
@@ -46,7 +46,7 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
 	uint32_t total = 0, extent = head;
 
-	/* One budget is enough for all blocks of a session, because valid blocks do not overlap. */
+	/* One budget suffices for all blocks of a session, because valid blocks do not overlap. */
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
@@ -106,7 +106,7 @@ static void object_is_pinned(void *context, uint32_t number, struct session *ses
 	pool->shortage_object_pins = pins;
 }
 
-/* Compute the figures by one pass over the pins of all leased pages and over the readers of pinnable objects. */
+/* Compute the figures in one pass over the pins of all leased pages and over the readers of pinnable objects. */
 static void shortage_look(struct pool *pool)
 {
 	static struct shortage shortage;
@@ -131,13 +131,13 @@ static void shortage(const struct session *asker, struct lease_request *slot)
 	struct pool *pool = asker->pool;
 	uint64_t now = clock_ns();
 
-	/* Use figures of this age, so that many refusals do not cause as many passes. */
+	/* Reuse recent figures, so that not each of many refusals causes a pass. */
 	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
 		shortage_look(pool);
 		pool->shortage_ns = clock_ns();
 		pool->shortage_took_ns = pool->shortage_ns - now;
 	}
-	/* With several trust domains, count only the pages that may be leased to this one. */
+	/* With several trust domains, count only the pages that may be leased to the session's domain. */
 	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;
@@ -200,7 +200,7 @@ static void announce_limit(struct session *session, uint32_t need)
 		"'%s' asked for %u pages beyond its limit", session->name, need);
 }
 
-/* Return true if the request may fail only because pages are still being freed. It is then tried again. */
+/* Return true if the request may have failed only because pages are still being freed; it is then tried again. */
 static bool leaving(const struct session *session, const struct waiter *waiter, int error)
 {
 	const struct pool *pool = session->pool;
@@ -261,7 +261,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	struct lease_grant granted;
 	int error = 0;
 
-	/* Check before each attempt, so that no pages are taken from others for a block that cannot be restored. */
+	/* Check this before each attempt, so that no other session loses pages for a block that cannot be restored. */
 	if (waiter->restores)
 		error = session->pool->saver->restorable(session, waiter->tag, waiter->want.need);
 	if (error) {
@@ -290,7 +290,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	}
 	note.page = session->pool->runs[0].first;
 	note.pages = waiter->want.need + granted.extra_count;
-	/* Take the time before the answer, because the worker continues as soon as it is answered. */
+	/* Record the time before the answer, after which the worker continues. */
 	flight_stamp(&note, waiter->started_ns);
 	note_refill(session, waiter->started_ns);
 	if (waiter->restores) {
@@ -313,8 +313,8 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 }
 
 /*
- * Publish the number of requests that wait for pages of the pool: workers that free pages ring the doorbell for them.
- * Requests at a limit of their own are tried periodically instead.
+ * Publish the number of requests that wait for pages of the pool, so that workers that free pages ring the doorbell.
+ * Requests that wait because of a limit are tried periodically instead.
  */
 static void waiters_publish(struct pool *pool)
 {
@@ -354,8 +354,8 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 }
 
 /*
- * Return true if a request should be tried now. A request at a limit of its own depends on pages that its own tenant
- * frees, so a ring of another tenant is ignored. The clock tries one such request per session at intervals, since each
+ * Return true if a request should be tried now. A request that waits because of a limit needs pages that its own tenant
+ * frees, so the rings of other tenants are ignored. One such request per session is tried at intervals, because each
  * attempt may cost a scan.
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
@@ -436,7 +436,7 @@ static int request_serve(struct session *session, uint32_t slot_index)
 		requests_give_back(session, slot_index);
 	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return 0;
-	/* Read each field once, since the worker may change it meanwhile. */
+	/* Read each field once, because the worker may change it at any time. */
 	kind = *(volatile uint32_t *)&slot->kind;
 	asked.want.need = *(volatile uint32_t *)&slot->need;
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;

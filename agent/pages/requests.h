@@ -21,19 +21,18 @@ uint32_t requests_doorbell(struct session *session);
 uint32_t requests_restart(struct session *session);
 
 /*
- * requests_serve_waiters() - serve waiting requests, because pages may be free or a deadline may have passed. The order
- * is by priority of the tenant, then by arrival. ringer: the session that rang; NULL: called by the clock or by the
- * agent itself.
+ * requests_serve_waiters() - serve waiting requests, ordered by the priority of their tenant and then by arrival.
+ * Called when pages may be free or a deadline may have passed. ringer: the session that rang its doorbell; NULL: none.
  */
 void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
-/* requests_pass() - serve the waiting requests if pool_mark_freed() was called. Called once per pass of the loop. */
+/* requests_pass() - serve the waiting requests if pool_mark_freed() was called. Called in each pass of the loop. */
 void requests_pass(struct pool *pool);
 
 /*
- * requests_answer() - answer a request in state `word` with a single store. Return: false if the worker had cancelled
- * it; the agent then owns the slot until requests_give_back(). requests_give_back() ignores slots that are not
- * cancelled.
+ * requests_answer() - answer a request in state `word` with a single store. Return false if the worker has cancelled
+ * it; the agent then owns the slot until requests_give_back().
+ * requests_give_back() - return a cancelled slot to the worker; ignores slots that are not cancelled.
  */
 bool requests_answer(struct session *session, uint32_t slot, uint32_t word);
 void requests_give_back(struct session *session, uint32_t slot);

@@ -45,14 +45,14 @@ struct session {
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
 	uint32_t objects_open;
-	uint64_t walk_scan;   /* number of the scan to which walk_budget belongs */
-	uint32_t walk_budget; /* pages of its blocks that this scan may still visit; valid blocks do not overlap */
+	uint64_t walk_scan;               /* number of the scan to which walk_budget belongs */
+	uint32_t walk_budget;             /* number of pages of its blocks that this scan may still visit */
 	LIST_HEAD(, spill_block) spilled; /* includes blocks being spilled or restored */
 	uint32_t spilled_pages;           /* pages of these blocks that are outside of the pool */
 	uint32_t saving;                  /* leased pages that are being spilled */
 	/* bit set of the slots with a request about spilled blocks in progress */
 	uint64_t spill_requests;
-	/* pages whose owner is doubtful after a restart of the agent; see recover.c */
+	/* number of pages whose owner is doubtful after a restart of the agent; see recover.c */
 	uint32_t doubts;
 	uint8_t *leaks; /* [page_count] enum leak; allocated when a leaked pin is first suspected */
 	struct session *next_dead;

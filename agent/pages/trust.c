@@ -52,7 +52,10 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 	return false;
 }
 
-/* Return an index for a new name: an unused one, or otherwise that of a domain without members and pages. 0: none. */
+/*
+ * Return an index for a new name: an unused index or, if none is left, that of a domain without members and pages.
+ * Return 0 if there is no such index.
+ */
 static uint32_t name_place(const struct pool *pool)
 {
 	uint32_t count = domain_count(&pool->ledger);
@@ -138,8 +141,8 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 /* ---- open and close ---- */
 
 /*
- * Assign memory that was never leased to LEDGER_DOMAIN_FRESH, unless the back end guarantees zeroed memory. Whether
- * pages were leased is decisive, not which agent created the memory: an agent may have died before it served.
+ * Assign memory that was never leased to LEDGER_DOMAIN_FRESH, unless the back end guarantees zeroed memory. The memory
+ * may have been created by a previous agent that died before it leased any page.
  */
 static void fresh_note(struct pool *pool, const struct module_pool *start)
 {
@@ -163,7 +166,7 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 	if (!trust_wanted(pool, &pool->ledger))
 		return 0;
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
-		/* The kept pool had a single domain, so it is not recorded which processes have its pages mapped. */
+		/* The pool had a single domain, so the ledger does not record which processes have its pages mapped. */
 		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without "
 			  "keep_over_restart, or leave the tenants in one domain",
 			header->name);
@@ -190,7 +193,7 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 	for (uint32_t domain = 1; domain <= domain_count(&pool->ledger); domain++)
 		if (view_make(pool, domain, false))
 			goto close;
-	/* Processes detect by a nonzero serial that the pool separates domains. */
+	/* A nonzero serial shows processes that the pool separates domains. */
 	if (!atomic_load_explicit(&header->release_serial, memory_order_relaxed))
 		trust_call(pool);
 	return 0;
@@ -265,8 +268,8 @@ static void view_change(
 }
 
 /*
- * Apply a change of [first, first + count), all of one domain, to the views of all domains that may lease these pages.
- * The view of `except` is not changed.
+ * Apply a change of [first, first + count), whose pages are all of one domain, to the views of all domains that may
+ * lease these pages, except that of domain `except`.
  */
 static void views_change(
 	struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)
@@ -393,7 +396,10 @@ static bool page_in_use(const struct session *session, uint32_t page)
 			1);
 }
 
-/* Return the handles of a word with a page in use. The session has these handles, whatever it reports. */
+/*
+ * Return the handles of a word that have a page in use. The session has these handles mapped, even if it reports
+ * otherwise.
+ */
 static uint64_t in_use(const struct session *session, uint32_t word)
 {
 	const struct pool *pool = session->pool;

@@ -4,20 +4,21 @@
  *
  * Domains are assigned to driver handles, because a process maps whole handles. All pages of a handle belong to the
  * domain of its content. A handle that was cleared or never used belongs to no domain (0) and may be leased to any.
- * Memory from a driver has undefined content; it first belongs to a domain without members (LEDGER_DOMAIN_FRESH), and
- * is therefore cleared before its first lease. The transfer of a handle:
+ * Memory from a driver has undefined content. It first belongs to a domain without members (LEDGER_DOMAIN_FRESH), so
+ * that it is cleared before its first lease. The transfer of a handle:
  *
  *   free, of domain A --wanted by B--> WAITS for sessions of A that may have it --none left--> SCRUBS --done-->
  *   free, of no domain
  *
- * Meanwhile the pages are QUARANTINED without an owner. Sessions detect this by release_serial in the pool's header and
- * by the page words. They unmap the pages and report the unmap to the agent. A session that has not reported after
- * RELEASE_PATIENCE_MS is silent. The pages that wait for it are RETIRED and listed under its name, and no more of its
- * pages are wanted until it reports. The pages return when it reports or dies. Its own domain may use them again
- * immediately, without clearing.
+ * During a transfer, the pages are QUARANTINED without an owner. Sessions detect this by release_serial in the pool's
+ * header and by the page words. They unmap the pages and report this to the agent. A session that has not reported
+ * after RELEASE_PATIENCE_MS is silent. The pages that wait for it are RETIRED and listed under its name, and no further
+ * transfer of its pages begins until it reports. The transfer continues when it reports or dies. Until then, its own
+ * domain may use the pages again without clearing.
  *
- * A row of bits in the ledger records the handles that a session may have. A bit is set before the descriptor is sent.
- * In a pool with a single domain, pool->trust is NULL, no bits are set, and no jobs are submitted.
+ * The ledger has a row of bits for each session, with the handles that the session may have mapped. A bit is set before
+ * the descriptor is sent. In a pool with a single domain, pool->trust is NULL, no bits are set, and no jobs are
+ * submitted.
  *
  * This file contains domains, holders, and the index of free pages of each domain. agent/trust transfers handles; it
  * registers struct trust_transfers.
@@ -51,7 +52,7 @@ struct trust_transfers {
 	bool (*reachable)(const struct pool *pool, uint32_t domain, uint32_t page);
 	uint32_t (*cancel)(struct pool *pool, uint32_t domain, uint32_t pages);
 	uint32_t (*coming)(const struct pool *pool);
-	/* Continue the transfer of a handle that no session has any more. */
+	/* Continue the transfer of a handle after its last holder has unmapped it. */
 	void (*unheld)(struct pool *pool, uint32_t handle);
 };
 
@@ -89,8 +90,8 @@ uint32_t trust_domain(struct pool *pool, const char *name);
 const char *trust_domain_name(const struct pool *pool, uint32_t domain);
 
 /*
- * trust_put() - add free pages to the views. They are already in the pool's own index. trust_withdraw() - remove pages
- * from all views.
+ * trust_put() - add free pages to the views. They are already in the pool's own index.
+ * trust_withdraw() - remove pages from all views.
  */
 void trust_put(struct pool *pool, uint32_t first, uint32_t count);
 void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count);
@@ -106,23 +107,23 @@ uint32_t trust_of_page(const struct pool *pool, uint32_t page);
 /* trust_hand_out() - record that a descriptor of the handle is about to be sent to the session. */
 void trust_hand_out(struct session *session, uint32_t handle);
 /*
- * trust_let_go() - process the session's report that it has unmapped [first, first + count). The configuration
- * determines whether the report is trusted.
+ * trust_let_go() - process the session's report that it has unmapped [first, first + count). trust.release determines
+ * whether the report is trusted.
  */
 void trust_let_go(struct session *session, uint32_t first, uint32_t count);
 /*
- * trust_session_begin() - clear the row of an id before it is used. trust_session_end() - clear it after the process
- * has died or detached.
+ * trust_session_begin() - clear the row of an id before it is used.
+ * trust_session_end() - clear it after the process has died or detached.
  */
 void trust_session_begin(struct pool *pool, uint32_t id);
 void trust_session_end(struct session *session);
 /*
- * trust_holds() - return true if a session that is about to detach may still have pages, and its own report is not
- * trusted.
+ * trust_holds() - return true if a session that detaches must be assumed to have pages mapped until its process ends.
+ * Always false if the pool trusts the releases that its sessions report.
  */
 bool trust_holds(const struct session *session);
 
-/* The pages that a domain needs beyond those that can be leased to it now. */
+/* The pages that a domain needs in addition to those that can be leased to it now. */
 struct trust_wish {
 	uint32_t domain;
 	uint32_t pages;
@@ -131,22 +132,22 @@ struct trust_wish {
 };
 
 /*
- * trust_reach() - return the number of pages of other domains that can be transferred. trust_begin() - begin their
- * transfer, and return the number of pages.
+ * trust_reach() - return the number of pages of other domains that can be transferred.
+ * trust_begin() - begin their transfer, and return the number of pages.
  */
 uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish);
 uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish);
 /*
- * trust_begin_range() - begin the transfer of the pages in [first, first + count). trust_reachable() - return true if a
- * free page belongs to the domain or can be transferred to it.
+ * trust_begin_range() - begin the transfer of the pages in [first, first + count).
+ * trust_reachable() - return true if a free page belongs to the domain or can be transferred to it.
  */
 void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count);
 bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page);
 /* trust_cancel() - return retired pages of the domain itself to it without clearing. Return: the number of pages. */
 uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages);
 /*
- * trust_useful() - return true if pages taken from a session would help this domain: false for a silent session of
- * another domain.
+ * trust_useful() - return true if pages taken from a session could be leased to this domain, that is, unless it is a
+ * silent session of another domain.
  */
 bool trust_useful(const struct pool *pool, uint32_t domain, const struct session *session);
 
@@ -155,7 +156,10 @@ static inline uint32_t trust_cleaning(const struct trust *trust)
 	return trust ? trust->cleaning : 0;
 }
 
-/* trust_coming() - return the number of pages being cleared that are worth waiting for; 0 if no mover is running. */
+/*
+ * trust_coming() - return the number of pages being transferred for which a request should wait; 0 if no mover is
+ * running.
+ */
 uint32_t trust_coming(const struct pool *pool);
 
 /* ---- for agent/trust ---- */

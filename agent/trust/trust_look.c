@@ -23,7 +23,7 @@ static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle
 	return (enum ledger_transfer)atomic_load_explicit(&trust_note(pool, handle)->transfer, memory_order_acquire);
 }
 
-/* Check that the word of a page in a transfer has no owner. */
+/* Check that a page in transfer has no owner, and that a leased page belongs to its owner's trust domain. */
 static void check_page(const struct look *look, uint32_t handle, uint32_t page)
 {
 	const struct pool *pool = look->pool;

@@ -1,15 +1,15 @@
 /*
  * trust_transfer.c - the transfer of a handle from one trust domain to another.
  *
- * The agent may die after any of these stores, which are made in this order:
+ * A transfer consists of the following stores, after each of which the agent may die:
  *   transfer = WAITS
- *   page words = QUARANTINED (or RETIRED after a long wait)
- *   transfer = SCRUBS, when no row of holders contains the handle
+ *   page words = QUARANTINED (RETIRED if a holder does not release the pages in time)
+ *   transfer = SCRUBS, when no session may have the handle mapped
  *   domain = 0, when the mover has cleared all pages
  *   page words = FREE
  *   transfer = NONE
- * If the transfer is not NONE, the next agent continues it. With domain 0 it frees the remaining pages; otherwise it
- * also clears again all pages whose jobs are not in the ring.
+ * If the transfer is not NONE, the next agent continues it. If the domain is 0, it only frees the remaining pages.
+ * Otherwise it clears all pages again except those whose jobs are in the ring.
  */
 #include "agent/trust/trust_transfer.h"
 
@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum {
-	/* time after which a session that has not released its pages is silent; requests wait somewhat longer */
+	/* time for a session to release pages, after which it is silent; shorter than the wait of a request */
 	RELEASE_PATIENCE_MS = 1000,
 	WAIT_TICK_MS = 20,
 	RING_SHARE = MOVER_JOBS / 2, /* limit of scrubs in the ring, which other jobs also need */
@@ -213,7 +213,7 @@ static bool transfer_begin(struct pool *pool, uint32_t handle)
 	return false;
 }
 
-/* Return true if the handle can be transferred to another domain now. */
+/* Return true if the handle can be transferred to domain `to`. */
 static bool can_move(const struct pool *pool, uint32_t handle, uint32_t to)
 {
 	const struct trust *trust = pool->trust;
@@ -231,7 +231,7 @@ static bool reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 		(jobs_served(pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
-/* Return the number of pages of the handle that the wish needs. */
+/* Return how many of the handle's pages the wish may use. */
 static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uint32_t handle)
 {
 	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle,
@@ -254,7 +254,7 @@ static uint32_t reach(const struct pool *pool, const struct trust_wish *wish)
 	return pages;
 }
 
-/* Take handles that no session may have mapped first. */
+/* Transfer handles that no session may have mapped, and, unless in advance, other handles if these are too few. */
 static uint32_t wish_begin(struct pool *pool, const struct trust_wish *wish)
 {
 	struct trust *trust = pool->trust;
@@ -370,7 +370,7 @@ static void retire(struct pool *pool)
 	trust_stuck_update(pool);
 }
 
-/* Transfer pages in advance: the unused part of the minima of a domain's tenants, and some for the next request. */
+/* Transfer pages in advance to each domain: the unused part of its tenants' minima, and some for the next request. */
 static void ahead(struct pool *pool)
 {
 	uint32_t kept[LEDGER_DOMAINS + 1] = {0};
@@ -422,7 +422,7 @@ static void holders_count(struct pool *pool)
 			trust->holders[handle] += trust_is_held(pool, id, handle);
 }
 
-/* Remove a page of a handle in transfer from the index. It was added because its word is FREE. */
+/* Remove a page of a handle in transfer from the index of free pages, which was built from the page words. */
 static void take_out(struct pool *pool, uint32_t page)
 {
 	enum page_state state = page_word_state(pool_word(pool, page));
@@ -456,7 +456,7 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 		holders_are_silent(pool, handle);
 }
 
-/* Take over the scrubs that the previous agent submitted and whose results were not read. */
+/* Take over the scrubs that the previous agent submitted and whose results it did not read. */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -487,7 +487,7 @@ void trust_recover(struct pool *pool)
 	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
 		if (trust_bit(trust->moving, handle) && !trust->holders[handle])
 			unheld(pool, handle);
-	/* Repeat the call of the previous agent, which may have been lost. */
+	/* Ask the holders again, because the previous agent may have died before it asked them. */
 	if (trust->cleaning || trust->retired)
 		holders_call(pool);
 }

@@ -1,6 +1,6 @@
 /*
  * trust_transfer.h - transfer handles between trust domains (agent/pages/trust.h). After the last holder has unmapped a
- * handle, the mover clears its pages, which are then free for all domains.
+ * handle, the mover clears the pages, which are then free for all domains.
  */
 #ifndef GPOOL_AGENT_TRUST_TRANSFER_H
 #define GPOOL_AGENT_TRUST_TRANSFER_H
@@ -9,28 +9,31 @@
 
 struct job_user;
 
-/* The functions to be passed to trust_open(). */
+/* Passed to trust_open(). */
 extern const struct trust_transfers trust_transfers;
-/* Jobs that clear pages. */
+/* The handlers of the jobs that clear pages. */
 extern const struct job_user trust_job_user;
-/* trust_tick() - retire the pages of silent holders, and transfer some pages in advance; called periodically. */
+/*
+ * trust_tick() - retire pages that their former holders have not released in time, and transfer some pages in advance.
+ * Called periodically.
+ */
 void trust_tick(struct pool *pool);
-/* trust_recover() - continue the transfers of a dead agent. Call it after sessions and page words were restored. */
+/* trust_recover() - continue the transfers of the previous agent, after sessions and page words have been restored. */
 void trust_recover(struct pool *pool);
 
-/* trust_check() - check the invariants against page words, rows and views. `found` is called for each violation. */
+/* trust_check() - check that page words, rows and views satisfy the invariants. Call `found` for each violation. */
 void trust_check(const struct pool *pool,
 	void (*found)(void *context, uint32_t session, uint32_t page, const char *text), void *context);
 
 /* Adjacent handles in the same step of a transfer, for inspection. */
 struct trust_run {
 	uint32_t first, count;
-	/* of the first handle: number of sessions that may have it, and one of these sessions */
+	/* of the first handle: its domain, the number of sessions that may have it mapped, and one of them */
 	uint32_t domain, holders, session;
 	uint32_t age_ms;
 	bool retired, scrubs;
 };
-/* trust_run_next() - find the first run at or after page `from`. Return: false if none is left. */
+/* trust_run_next() - find the first run that begins at or after page `from`. Return false if none is left. */
 bool trust_run_next(const struct pool *pool, uint32_t from, struct trust_run *run);
 
 enum trust_scrub { SCRUB_NONE, SCRUB_BEGUN, SCRUB_DONE };

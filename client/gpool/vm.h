@@ -11,10 +11,10 @@ extern "C" {
 /* ---- ranges ---- */
 
 /*
- * A range is a contiguous range of addresses that does not change until the range is destroyed. The pages that are
- * mapped there may be anywhere in the pool and may change. An engine without work calls gpool_sleep(), which returns
- * the pages of all ranges of the handle; gpool_wake() commits pages again at the same addresses. The class determines
- * what happens to the content:
+ * A range consists of contiguous addresses, which do not change until the range is destroyed. The pages that are mapped
+ * at these addresses may be anywhere in the pool and may change. An engine without work calls gpool_sleep(), which
+ * returns the pages of all ranges of the handle; gpool_wake() commits pages again at the same addresses. The class
+ * determines what happens to the content:
  *
  *   GPOOL_OBJECT_IMMUTABLE  the first gpool_sleep() publishes it as a named object, after which it is read-only;
  *                           gpool_wake() opens that version
@@ -27,8 +27,8 @@ struct gpool_range;
 
 enum {
 	/*
-	 * gpool_range_reserve(): when a page is committed, it contains its own earlier content, or zeros. Without this
-	 * flag it may contain data of another program of the same trust domain.
+	 * gpool_range_reserve(): a page that is committed contains its own earlier content, or zeros. Without this
+	 * flag, it may contain data of another program of the same trust domain.
 	 */
 	GPOOL_RANGE_ZERO = 1u << 0,
 };
@@ -38,10 +38,11 @@ struct gpool_range_options {
 	uint32_t flags;        /* GPOOL_RANGE_ZERO, in elastic ranges only; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t usage;        /* enum gpool_usage */
-	const char *name;      /* immutable: name of the object that keeps it, at most 127 bytes; other classes: NULL */
-	uint64_t owner_id;     /* any number; tools display it */
-	int32_t timeout_ms;    /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
-	uint32_t reserved;     /* 0 */
+	/* immutable: name, at most 127 bytes, of the object that keeps the range; other classes: NULL */
+	const char *name;
+	uint64_t owner_id;  /* any number; tools display it */
+	int32_t timeout_ms; /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
+	uint32_t reserved;  /* 0 */
 };
 GPOOL_ASSERT_SIZE(gpool_range_options, 40);
 #define GPOOL_RANGE_OPTIONS_INIT \
@@ -62,8 +63,7 @@ GPOOL_ASSERT_SIZE(gpool_range_options, 40);
  *   -EINVAL     page_count, an unknown flag, class or usage; an immutable range without a name, or another range with
  *               one
  *   -EHOSTDOWN  the session is asleep
- *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
- *   -E2BIG
+ *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -E2BIG, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
  *
  * Cost: one request to the agent, a mapping for each driver handle (one page, unless handles have several) and one
  * access call.
@@ -74,6 +74,7 @@ GPOOL_API int gpool_range_create(
 /*
  * gpool_range_open() - create a read-only range of the pages of an immutable object, with its allocations in order.
  *
+ * @name:    name of the object
  * @options: as in gpool_object_open(), without flags and role
  *
  * gpool_sleep() closes the object; gpool_wake() opens the same version.
@@ -193,8 +194,8 @@ GPOOL_API int gpool_range_decommit(struct gpool_range *range, uint32_t first, ui
  *
  * @captured: 1: begin; 0: end
  *
- * Captured pages remain mapped to the same memory, committed or not, except while the session is asleep; gpool_wake()
- * maps them again.
+ * Captured pages remain mapped to the same memory even if they are decommitted. gpool_sleep() unmaps them, and
+ * gpool_wake() maps them again.
  *
  * Return: 0, -EINVAL (a page is not committed; as gpool_range_commit()), -EHOSTDOWN (asleep), -ECHILD.
  */
@@ -335,7 +336,7 @@ GPOOL_API int gpool_range_publish(struct gpool_range *range, uint32_t first, uin
  *   -EINVAL      not an elastic range; the object does not fit between `first` and the end of the range; `first` is not
  *                the first page of a handle; the object is mutable; options
  *   -EBUSY       a page there is committed, or queued GPU work uses the memory that was decommitted there
- *   -ESTALE      the object was evicted meanwhile
+ *   -ESTALE      the object was evicted in the meantime
  *   -EOPNOTSUPP  the object's pages do not fill the handles that the GPU maps
  *   -EHOSTDOWN   the session is asleep
  *   others as gpool_object_open()
@@ -346,8 +347,8 @@ GPOOL_API int gpool_range_map(struct gpool_range *range, uint32_t first, const c
 	const struct gpool_object_open_options *options, struct gpool_object **object);
 
 /*
- * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. Its pages of the range
- * are then without memory, and may be committed. End all pins of the object before the call.
+ * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. The pages of the range
+ * then have no memory and can be committed. End all pins of the object before the call.
  *
  * Return: 0, -EINVAL (it is not mapped in this range), -EBUSY (queued GPU work uses the pages: they stay mapped),
  * -EHOSTDOWN (asleep), -ECHILD.
@@ -357,9 +358,9 @@ GPOOL_API int gpool_range_unmap(struct gpool_range *range, struct gpool_object *
 /* ---- sliced ranges ---- */
 
 /*
- * An elastic range of equal slices, for example one for K and one for V of each layer. Block i is committed in all
- * slices together, so one call grows or shrinks all slices. Block i of slice s is at address + s * slice_bytes + i *
- * block_bytes.
+ * A sliced range is an elastic range of equal slices, for example one for K and one for V of each layer. Each block is
+ * committed in all slices together, so one call grows or shrinks all slices. Block i of slice s is at address + s *
+ * slice_bytes + i * block_bytes.
  */
 struct gpool_sliced_range;
 
@@ -438,7 +439,7 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *
  * Waits for the work on this handle's streams. Other GPU work of the program must be done, and no thread may use an
  * address of a range until gpool_wake(). The call does not wait for host-signaled timelines; streams that wait for such
- * a timeline must be able to continue. On failure all ranges are mapped and have their content, but content that was
+ * a timeline must be able to continue. On failure, all ranges remain mapped and keep their content; content that was
  * already published remains published and read-only. If the session is asleep, the call does nothing. If the process
  * ends while it is asleep, its spilled content is freed; objects remain.
  *
@@ -455,9 +456,9 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *   -EPIPE       the agent is not running; the spilled part of the content is unknown
  *   -ECHILD      after fork()
  *
- * Cost: an unmap call for each range and one request to the agent; plus the publication of immutable ranges and copies
- * of mutable ranges. If the pool has several trust domains, plus an unmap call for each unused handle, which
- * gpool_wake() imports again.
+ * Cost: an unmap call for each range, one request to the agent, the publication of immutable ranges and copies of
+ * mutable ranges. If the pool has several trust domains, also an unmap call for each unused handle, which gpool_wake()
+ * imports again.
  */
 GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
 
@@ -515,7 +516,10 @@ struct gpool_vm_options {
 	uint32_t flags; /* 0; an unknown bit is -EINVAL */
 	/* size of a VPMM page: a multiple of the pool's handle; 0: $GPOOL_VM_PAGE_SIZE, or one handle */
 	uint64_t page_bytes;
-	/* memory that the first call allocates in advance for its stream; 0: $GPOOL_VM_PAGES pages, or none */
+	/*
+	 * memory that the first call allocates in advance for its stream; 0: $GPOOL_VM_PAGES pages, or none if that is
+	 * not set
+	 */
 	uint64_t initial_bytes;
 	/* addresses reserved at a time; 0: $GPOOL_VM_VA_SIZE, or 8 TB, or less if a process cannot reserve that much */
 	uint64_t address_bytes;
@@ -524,13 +528,14 @@ struct gpool_vm_options {
 	/* longest wait for pages, and for the GPU in calls without a stream; 0: do not wait, -1: no limit */
 	int32_t timeout_ms;
 	/*
-	 * log through options.log of gpool_open(), at level 3. 1: calls that use the driver or the agent, with their
-	 * steps; 2: all calls; 3: also the regions after each call; 0: $GPOOL_VM_TRACE, or none
+	 * which calls to log through options.log of gpool_open(), at level 3. 1: calls that use the driver or the
+	 * agent, with their steps; 2: all calls; 3: all calls, and the regions after each call; 0: $GPOOL_VM_TRACE, or
+	 * no calls if that is not set
 	 */
 	uint32_t trace;
 	/*
 	 * a new file in which a background thread records all calls as CSV (gpool-replay(1)); records that cannot be
-	 * written are counted. NULL: $GPOOL_VM_RECORD, or none
+	 * written are counted. NULL: $GPOOL_VM_RECORD, or no record if that is not set
 	 */
 	const char *record_path;
 	/* time without a call, in ms, after which free memory is reclaimable; 0: 1000, -1: only under pressure */
@@ -590,7 +595,7 @@ GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t st
  * @stream:  0, or a closed stream: all work that uses the memory is done
  *
  * The caller ensures that work on other streams that uses the memory is done, or that `stream` waits for it. No memory
- * may be freed in a stream that is being captured into a graph, since the call records a fence on the stream.
+ * may be freed in a stream that is being captured into a graph, because the call records a fence on the stream.
  *
  * Return: 0, or
  *   -EINVAL  not an address of this allocator, or a stream that never existed
@@ -632,7 +637,7 @@ struct gpool_vm_stats {
 	uint64_t live_bytes;     /* allocated */
 	uint64_t reusable_bytes; /* free; the pages of this allocator are live_bytes + reusable_bytes */
 	uint64_t hole_bytes;     /* not mapped */
-	/* former addresses of pages that are mapped elsewhere, until the GPU no longer uses these addresses */
+	/* former addresses of pages that are mapped elsewhere; unmapped when the GPU no longer uses these addresses */
 	uint64_t pending_unmap_bytes;
 	uint64_t reclaimable_bytes; /* reusable bytes that the agent may take */
 	uint64_t small_bytes;       /* allocated as parts of pages; not included in any of the above */

@@ -99,8 +99,8 @@ static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_
 }
 
 /*
- * Return the number of requests that fit, from the first on, and set *blocks to the blocks that they need. The caller
- * holds the lock.
+ * Return how many requests fit, counted from the first, and set *blocks to the number of blocks that they need. The
+ * caller holds the lock.
  */
 static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count,
 	const struct gpool_kv_batch *limits, uint32_t *blocks)

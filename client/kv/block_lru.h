@@ -19,20 +19,20 @@ struct block_lru {
 };
 
 /*
- * block_lru_init() - create an empty list for block numbers below `blocks`. Return: 0, -ENOMEM. block_lru_fini() - free
- * it; accepts a zeroed struct.
+ * block_lru_init() - create an empty list for block numbers below `blocks`. Return: 0, -ENOMEM.
+ * block_lru_fini() - free it; accepts a zeroed struct.
  */
 int block_lru_init(struct block_lru *lru, uint32_t blocks);
 void block_lru_fini(struct block_lru *lru);
 
-/* block_lru_add() - append a block that is not in the list. block_lru_remove() - remove a block that is in the list. */
+/*
+ * block_lru_add() - append a block that is not in the list.
+ * block_lru_remove() - remove a block that is in the list.
+ */
 void block_lru_add(struct block_lru *lru, uint32_t block);
 void block_lru_remove(struct block_lru *lru, uint32_t block);
 
-/*
- * block_lru_move() - replace block `from`, which is in the list, by block `to`, which is not. The place in the list
- * stays the same.
- */
+/* block_lru_move() - put block `to`, which is not in the list, in the place of block `from`. */
 void block_lru_move(struct block_lru *lru, uint32_t from, uint32_t to);
 
 /* block_lru_first() - return the next block to evict, or BLOCK_LRU_NONE. */

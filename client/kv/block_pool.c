@@ -140,7 +140,7 @@ void block_pool_lose(struct block_pool *pool, uint32_t chunk)
 
 /* ---- blocks ---- */
 
-/* Take `count` free blocks of a held chunk into use, from `first` on. */
+/* Take `count` free blocks of a held chunk into use, beginning with `first`. */
 static void take(struct block_pool *pool, uint32_t chunk, uint32_t first, uint32_t count)
 {
 	for (uint32_t block = first; block < first + count; block++) {
@@ -150,9 +150,7 @@ static void take(struct block_pool *pool, uint32_t chunk, uint32_t first, uint32
 	pool->kept[chunk] += count;
 	pool->used[chunk] += count;
 	pool->used_blocks += count;
-	/*
-	 * A chunk with a free block is not offered, so the sets change only when its first blocks are taken into use.
-	 */
+	/* The chunk is held, so its sets change only when its first blocks are taken into use. */
 	if (pool->used[chunk] == count)
 		chunk_settle(pool, chunk);
 }

@@ -15,18 +15,18 @@ struct budget {
 };
 
 /*
- * budget_init() - start with a full bucket. Its capacity is at least `least` bytes, so that a piece of this size can be
- * spent even at a low rate.
+ * budget_init() - start with a full bucket. Its capacity is at least `least` bytes, so that this many bytes can be
+ * spent at once even at a low rate.
  */
 void budget_init(struct budget *budget, uint64_t bytes_per_s, uint64_t least, uint64_t now_ns);
 
 /*
- * budget_room() - return the number of bytes that may be spent now; UINT64_MAX: unlimited. If the clock runs backwards,
- * nothing is added.
+ * budget_room() - return the number of bytes that may be spent now; UINT64_MAX: unlimited. If the clock has run
+ * backwards, no bytes are added.
  */
 uint64_t budget_room(struct budget *budget, uint64_t now_ns);
 
-/* budget_spend() - spend bytes, at most as many as budget_room() returned. */
+/* budget_spend() - spend at most the number of bytes that budget_room() returned. */
 void budget_spend(struct budget *budget, uint64_t bytes);
 
 #endif

@@ -2,11 +2,11 @@
  * compact.c - compact a cache: move blocks out of nearly empty chunks into free blocks of other chunks, so that pages
  * return to the pool.
  *
- * One chunk is emptied at a time, and completely, because a chunk with a single block keeps all its pages. The copies
- * are queued on the cache's stream. Work that was queued earlier therefore reads the old entries of the tables, with
- * the blocks at their old places; work that is queued later reads the new ones. As usual, the pages of an empty chunk
- * are returned once a fence is signaled. The cache's options limit the rate (budget.h), since the copies take bandwidth
- * from the engine's work.
+ * Chunks are emptied one after the other, because a chunk keeps all its pages as long as it has a single block. The
+ * copies are queued on the cache's stream. Work that was queued earlier therefore reads the old entries of the tables,
+ * which refer to the old places of the blocks; work that is queued later reads the new entries. The pages of an empty
+ * chunk are returned when a fence recorded after the copies is signaled. The cache's options limit the rate (budget.h),
+ * because the copies compete with the engine's work for bandwidth.
  */
 #include "client/kv/kv.h"
 
@@ -17,15 +17,16 @@
 #include <stdlib.h>
 
 /*
- * Choose the chunk to empty: the one with the fewest blocks, at most `most`; of several, the last. Return pool->chunks
- * if none exists, or if the other chunks have no room.
+ * Return the chunk to empty: the held chunk with the fewest blocks in use or cached; of several, the last. Return
+ * pool->chunks if all chunks have more than `most` such blocks, or if there are too few free blocks.
  */
 static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 {
 	uint32_t best = pool->chunks;
 
 	/*
-	 * Blocks must not move into empty chunks, so the other chunks must have enough free blocks for a whole chunk.
+	 * Blocks must not move into empty chunks. If the chunks that are not empty have chunk_blocks free blocks in
+	 * all, each of them can be emptied into the others.
 	 */
 	if (pool->free.count - pool->empty.count * pool->chunk_blocks < pool->chunk_blocks)
 		return best;
@@ -46,7 +47,7 @@ static uint32_t place_for(const struct block_pool *pool, uint32_t chunk)
 	return block;
 }
 
-/* Reserve a target for each block of the chunk (to[i] is BITMAP_NONE for unused blocks) and queue the copies. */
+/* Reserve a target for each block of the chunk and queue the copies. to[i] is BITMAP_NONE if block i is free. */
 static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 {
 	struct block_pool *pool = &kv->blocks;
@@ -68,7 +69,7 @@ static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return error;
 }
 
-/* Replace the moved blocks in the tables of sequences. Meanwhile, appends without the lock are stopped. */
+/* Replace the moved blocks in the tables of sequences, while appends without the lock are stopped. */
 static void sequences_follow(struct gpool_kv *kv, uint32_t first, const uint32_t *to)
 {
 	struct kv_sequence *sequence;
@@ -110,8 +111,8 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 }
 
 /*
- * Reclaim offered chunks with free blocks for the duration of the call, if there are enough free blocks to empty a
- * chunk.
+ * Reclaim the offered chunks that have free blocks, if a chunk can be emptied with their help. memory_park() offers
+ * them again.
  */
 static void room_reclaim(struct gpool_kv *kv)
 {

@@ -8,7 +8,7 @@ uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes)
 	return flags & GPOOL_KV_OFFLOAD_INT8 ? int8_room(kv, bytes) : bytes;
 }
 
-/* Return how many bytes of the content, from `offset` on, are contiguous in memory, at most `most`. */
+/* Return how many bytes of the content, beginning at `offset`, are contiguous in memory; at most `most`. */
 static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t offset, uint64_t most,
 	uint64_t *address)
 {
@@ -22,7 +22,7 @@ static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequ
 	return bytes - skipped < most ? bytes - skipped : most;
 }
 
-/* Copy content at `block` to the part, at offset `done` from its beginning, or copy it back. */
+/* Copy between the address `block` and offset `done` of the part. out: to the part; otherwise from it. */
 static int run_copy(struct gpool_kv *kv, const struct kv_saved *saved, const struct kv_extent *part, uint64_t done,
 	uint64_t block, uint64_t bytes, bool out)
 {

@@ -1,11 +1,11 @@
 /*
- * group.c - sequences that extend over several caches, where each cache has a range of the tokens. An operation applies
- * to all caches or to none.
+ * group.c - sequences that extend over several caches, each of which has a range of the tokens. An operation applies to
+ * all caches or to none.
  *
  * A sequence of a group consists of one sequence in each cache that has some of its tokens. Its number is that of its
- * sequence in the first cache, so the row is the same. Operations do reversible steps first: they allocate new
- * sequences, which are freed if a later step fails. They then do the one append that may fail, and finally the appends
- * that cannot fail because blocks are available.
+ * sequence in the first cache, so the row is the same. An append first allocates new sequences, which are freed if a
+ * later step fails. It then performs the only append to a cache that may fail, and finally the others, for which blocks
+ * are available.
  */
 #include "client/kv/kv.h"
 
@@ -35,7 +35,7 @@ struct gpool_kv_group {
 
 /* ---- token ranges ---- */
 
-/* Return how many of a sequence's tokens are in this cache. The last cache has all tokens beyond the other ranges. */
+/* Return how many of a sequence's tokens are in this cache. The range of the last cache has no end. */
 static uint32_t share(const struct gpool_kv_group *group, uint32_t tokens, uint32_t member)
 {
 	uint64_t first = (uint64_t)member * group->range_tokens, left = tokens > first ? tokens - first : 0;
@@ -214,8 +214,8 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
 }
 
 /*
- * Return true if the sequence already has tokens in this cache. Appending further ones is the only step that may fail
- * and cannot be undone.
+ * Return true if the sequence already has tokens in this cache. Appending more tokens to them is the only step that may
+ * fail and cannot be undone.
  */
 static bool is_continued(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member)
 {

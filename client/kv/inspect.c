@@ -103,8 +103,8 @@ int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_
 /* ---- statistics ---- */
 
 /*
- * Return the number of blocks that are needed to append one token to each sequence. Each sequence without room needs
- * one, new or copied.
+ * Return the number of blocks that are needed to append one token to each running sequence. Each sequence without room
+ * needs one, for its next tokens or for a copy of its shared last block.
  */
 static uint32_t step_blocks(struct gpool_kv *kv)
 {
@@ -228,8 +228,8 @@ static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pa
 }
 
 /*
- * Return how many pairs, from the first on, one copy can handle: blocks and addresses are adjacent on both sides, and
- * the copy reads no block that it also writes.
+ * Return how many pairs, beginning with the first, one copy can process: their blocks and addresses are adjacent on
+ * both sides, and the copy reads no block that it also writes.
  */
 static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {

@@ -65,10 +65,7 @@ static uint32_t places_of(const struct gpool_kv_options *options, uint32_t chunk
 	return (options->pool_blocks + chunk_blocks - 1) / chunk_blocks;
 }
 
-/*
- * Compute sizes from the options, after memory_shape(). Return -EINVAL if the cache would need more pages than a range
- * can have, or if the watermark leaves no block.
- */
+/* Compute sizes from the options, after memory_shape(). Return: 0, -EINVAL. */
 static int sizes_read(
 	struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
 {

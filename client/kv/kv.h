@@ -4,10 +4,9 @@
  * A sequence has one row in `sequences`, in `tables` and in the device's tables. Its number consists of the row and a
  * generation that is unique among the sequences of this process.
  *
- * sequence->cursor is the only word that changes without kv->lock. An append changes it without the lock if the row has
- * room.
+ * sequence->cursor is the only word that may be changed without kv->lock: by an append, if the sequence has room.
  *
- *   bits 0..23 tokens | 24..47 limit of tokens for appends without the lock | 48..63 low bits of the generation
+ *   bits 0..23 number of tokens | 24..47 its limit for appends without the lock | 48..63 low bits of the generation
  *
  * A function that changes a sequence under the lock first sets the limit to the number of tokens (cursor_stop()), so
  * that no other thread can append. At the end it sets a new limit (cursor_go()): the end of the last block, or the
@@ -27,11 +26,11 @@
 
 enum {
 	KV_TOKENS_BITS = 24,
-	/* chosen: handles of a chunk that is shared with other processes; 128 MB with handles of 2 MB */
+	/* chosen: limit for chunks that are shared with other processes; 128 MB with handles of 2 MB */
 	KV_CHUNK_HANDLES_MAX = 64,
-	KV_STAGES = 8,            /* pieces of the staging memory, each with a fence */
+	KV_STAGES = 8,            /* parts of the staging memory, each with a fence */
 	KV_STAGE_ENTRIES = 16384, /* chosen: 64 KiB, two rows of the default length */
-	/* chosen: maximum number of copies from one piece, one for each changed sequence */
+	/* chosen: maximum number of copies from one stage, one for each changed sequence */
 	KV_STAGE_PIECES = 256,
 };
 
@@ -44,9 +43,9 @@ struct kv_sequence {
 	uint32_t dirty_first, dirty_end; /* range of changed entries that are not yet copied to the device's table */
 	uint64_t arrival;
 	uint64_t owner_id;
-	/* if keyed > 0: the root of the sequence's chain, and the key of the last block with a known key */
+	/* if keyed > 0: the root of the sequence's chain, and the key of block keyed - 1 */
 	struct prefix_key root, last;
-	uint32_t keyed; /* number of blocks, from the first on, whose keys are known */
+	uint32_t keyed; /* the keys of this number of blocks, counted from the first, are known */
 	uint32_t keyed_epoch;
 	struct kv_saved *saved;         /* preempted: the saved content, or NULL */
 	struct gpool_fence loss_known;  /* if lossy: when this fence is signaled, `losses` contains the error */
@@ -85,8 +84,8 @@ struct gpool_kv {
 	struct gpool_range *range, *table_range; /* NULL: destroyed */
 
 	/*
-	 * Protects all fields below. It is held during calls for ranges and copies, and is therefore acquired before
-	 * all locks of pool.h, but after sync_lock.
+	 * Protects the fields below, except those after sync_lock. It is held during calls for ranges and copies, and
+	 * is therefore acquired before all locks of pool.h, but after sync_lock.
 	 */
 	pthread_mutex_t lock;
 	struct block_pool blocks;
@@ -95,7 +94,7 @@ struct gpool_kv {
 	struct pooled *pooled;        /* pooled.h; NULL: no chunks are shared with other processes */
 	uint32_t prefix_epoch;        /* range->losses at the last check */
 	uint64_t taken_known;         /* offer.h: times_taken() at the last check */
-	struct bitmap lost;           /* temporary set, used by offer.c; like `marks` */
+	struct bitmap lost;           /* used by offer.c during a call, like `marks` */
 	uint8_t *marks;               /* [kv_block_count()] */
 	struct bitmap rows;           /* free rows */
 	struct kv_order running, preempted;
@@ -185,8 +184,8 @@ void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 /* kv_grow() - append `blocks` blocks, which memory_get() has provided. */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
 /*
- * kv_shrink() - release all blocks of a sequence. Return how many became free or cached. The memory of free blocks
- * stays committed until memory_park().
+ * kv_shrink() - release all blocks of a sequence. Return how many of them became free or cached. The memory of free
+ * blocks stays committed until memory_park() is called.
  */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 
@@ -204,19 +203,19 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks);
 bool memory_get_chunk(struct gpool_kv *kv);
 /*
  * memory_park() - free the memory of chunks without blocks in use or cached, and offer the chunks that have only cached
- * blocks (offer.h). Both take effect after the work that is queued on the stream. Steps that are not possible now are
- * repeated by the next call.
+ * blocks (offer.h). Both take effect after the work that is queued on the stream. The next call repeats steps that are
+ * not possible now.
  */
 void memory_park(struct gpool_kv *kv);
 /*
- * memory_settle() - call memory_park() if chunks were reclaimed but not used, or lost their cached blocks. Used at the
- * end of a call.
+ * memory_settle() - call memory_park() if chunks were reclaimed but not used, or lost their cached blocks. Called at
+ * the end of public functions.
  */
 void memory_settle(struct gpool_kv *kv);
 /*
  * memory_blocks() - return the number of blocks that the cache can use without evicting content elsewhere; lost blocks
- * are excluded if offer_look() was called before. memory_limit() - return the number of blocks for which the whole pool
- * has memory.
+ * are excluded if offer_look() was called before.
+ * memory_limit() - return the number of blocks for which the whole pool has memory.
  */
 uint32_t memory_blocks(const struct gpool_kv *kv);
 uint32_t memory_limit(const struct gpool_kv *kv);
@@ -237,20 +236,20 @@ static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 /* kv_need() - compute the need of a sequence with `blocks` blocks. The caller holds the lock. */
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
- * kv_admit() - check by numbers of blocks alone whether a sequence fits. Other sequences already have `borrowed` of its
- * blocks.
+ * kv_admit() - check by numbers of blocks whether a sequence fits; memory_get() may still fail. Other sequences already
+ * have `borrowed` of its blocks.
  * Return: 0, -ENOSPC, -EFBIG (the cache is too small even when empty). The caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 
 /* fail_preempted() - return -EAGAIN, with a text, for a sequence that is preempted. */
 int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence) __attribute__((noinline, cold));
-/* kv_refuse() - count and describe a refusal for lack of `blocks` blocks. Return `error`. */
+/* kv_refuse() - count a refusal because `blocks` blocks are missing, and set the error text. Return `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 
 /*
- * copy_struct() - fill a caller's struct, which may be of another version. Fields that the caller lacks are omitted,
- * and fields that this library lacks are zeroed. Return -EINVAL if its size is wrong.
+ * copy_struct() - fill a caller's struct, which may be of another version. Fields that the caller's version lacks are
+ * omitted; fields that this version lacks are zeroed. Return: 0, -EINVAL (its size is invalid).
  */
 int copy_struct(void *to, const void *from, uint32_t known);
 

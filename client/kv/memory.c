@@ -1,10 +1,10 @@
 /*
  * memory.c - the memory of a cache's blocks: chunks of one elastic range.
  *
- * The number of handles in a chunk is chosen so that little memory is unused after its blocks. The pages of a chunk
- * are committed when its first block is taken into use, and decommitted, with a fence, when its last block is free.
- * They are then reclaimable. If they have not been taken when the chunk is needed again, they are adopted without a
- * driver call. Chunks that have only cached blocks are offered (offer.h).
+ * The number of handles in a chunk is chosen so that little memory is unused after its blocks. The pages of a chunk are
+ * committed when its first block is taken into use, and decommitted, with a fence, when its last block is free.
+ * Decommitted pages are reclaimable: if the agent has not taken them when the chunk is needed again, they are adopted
+ * without a driver call. Chunks that have only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
 
@@ -73,7 +73,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 
 /* ---- commit and decommit ---- */
 
-/* Return the length of the run of chunks in the set that begins with `chunk`, at most `most`. */
+/* Return how many chunks, beginning with `chunk`, are in the set; at most `most`. */
 static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chunks, uint32_t most)
 {
 	uint32_t run = 1;
@@ -83,10 +83,7 @@ static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chu
 	return run;
 }
 
-/*
- * Decommit empty chunks. A chunk that cannot be decommitted now (the process sleeps, or host memory is short) stays
- * empty until a later call.
- */
+/* Decommit empty chunks. If the process sleeps or host memory is short, the chunks stay empty until a later call. */
 static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
 {
 	struct block_pool *blocks = &kv->blocks;
@@ -131,8 +128,8 @@ static bool is_shortage(int error)
 }
 
 /*
- * Commit `missing` holes. If the cache has cached blocks, which can be used instead, commit only as many as the pool
- * has memory for.
+ * Commit `missing` holes. If the cache has cached blocks, which can be evicted instead, commit as many as the pool has
+ * memory for before returning the error.
  */
 static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 {
@@ -162,7 +159,7 @@ bool memory_get_chunk(struct gpool_kv *kv)
 	return kv->blocks.empty.count || holes_fill(kv, 1) == 0;
 }
 
-/* Reclaim all offered chunks that are not lost, as far as possible now. */
+/* Reclaim as many offered chunks as possible; lost chunks are skipped. */
 static void offered_reclaim(struct gpool_kv *kv)
 {
 	const struct bitmap *offered = &kv->blocks.offered;
@@ -186,8 +183,8 @@ static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 }
 
 /*
- * Evict cached blocks in order until `blocks` blocks are free. Return -ENOSPC if too many cached blocks were lost in
- * the meantime.
+ * Evict cached blocks in order until `blocks` blocks are free. Return: 0, -ENOSPC (too many cached blocks were lost in
+ * the meantime), or as offer_reclaim().
  */
 static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 {
@@ -209,10 +206,9 @@ static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 }
 
 /*
- * Provide more blocks. The first request takes pages that are free or idle, or whose content elsewhere is evicted
- * before this cache's (LEASE_OWN_LAST). If that is not enough and the cached blocks suffice, evict them one by one,
- * without a driver call. If they do not suffice, first hold the offered chunks, and request again, which evicts content
- * elsewhere.
+ * Provide more blocks. The first request gets free and idle pages, and pages whose content is evicted before this
+ * cache's (LEASE_OWN_LAST). If these are too few, evict cached blocks one by one, without a driver call. If the cached
+ * blocks would not suffice, hold the offered chunks and repeat the request, which evicts other content.
  */
 static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 {
@@ -224,10 +220,7 @@ static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
 	if (is_shortage(error) && missing > pool->cached_blocks && pool->offered.count) {
-		/*
-		 * Hold the offered chunks again, so that the agent does not evict them to grant their memory to this
-		 * session.
-		 */
+		/* Otherwise the agent might evict these chunks to grant their memory to this session. */
 		offered_reclaim(kv);
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 		missing = blocks > pool->free.count ? blocks - pool->free.count : 0;

@@ -42,16 +42,15 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Return the time of the block's last use, minus one millisecond for each chunk of the text before it. If several
- * chunks were used at the same time, the ends of texts are therefore evicted before the beginnings, which are useful
- * without them.
+ * Return the current time, minus one millisecond for each chunk of the text before the block. Of chunks that are used
+ * at the same time, the end of a text is therefore evicted before its beginning, which is useful without the end.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {
 	return pool_clock(kv->pool) - kv->prefixes.entries[block].depth / kv->blocks.chunk_blocks;
 }
 
-/* Return the first page of the held handle with this index in the chunk. */
+/* Return the first page of the handle with this index in a held chunk. */
 static uint32_t handle_page(const struct gpool_kv *kv, uint32_t chunk, uint32_t index)
 {
 	const struct elastic *elastic = kv->range->elastic;
@@ -64,7 +63,7 @@ static uint32_t chunk_handles(const struct gpool_kv *kv)
 	return kv->chunk_pages / handle_pages(kv->pool);
 }
 
-/* Set the time of the chunk's last use, which the agent reads. */
+/* Set the time of the chunk's last use for the agent's eviction policy. */
 static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time)
 {
 	for (uint32_t i = 0; i < chunk_handles(kv); i++)
@@ -75,8 +74,8 @@ static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time
 
 /*
  * Offer a chunk. The owner id of its handles is the same in all engines that have the same text in the chunk. With
- * GPOOL_KV_ADAPTIVE, the lookups of requests count as uses, for the agent too. The release of a chunk is not a use, so
- * the time of its last lookup is kept unless its content has changed.
+ * GPOOL_KV_ADAPTIVE, only lookups count as uses. The offer therefore keeps the time of the chunk's last lookup, unless
+ * its content has changed.
  */
 static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence fence)
 {
@@ -112,7 +111,7 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
 
 /* ---- lost chunks ---- */
 
-/* Return the number of blocks outside lost chunks that follow a block in a lost chunk. */
+/* Mark the blocks in lost chunks. Return how many blocks outside of lost chunks directly follow a marked block. */
 static uint32_t lost_mark(struct gpool_kv *kv)
 {
 	const struct prefix_entry *entries = kv->prefixes.entries;
@@ -132,8 +131,8 @@ static uint32_t lost_mark(struct gpool_kv *kv)
 }
 
 /*
- * Mark each block like its parent. Each chain is walked twice: up to a block whose mark is known, and back in order to
- * mark the others.
+ * Mark each block like its parent. Each chain is walked twice: to find the nearest ancestor with a mark, and to mark
+ * the blocks on the way.
  */
 static void followers_mark(struct gpool_kv *kv)
 {
@@ -202,7 +201,7 @@ void offer_drop_lost(struct gpool_kv *kv)
 
 /*
  * Hold the handles of an offered chunk again.
- * Return: 0; -ENODATA: the agent has taken a handle, and the others were decommitted; -EBUSY.
+ * Return: 0; -ENODATA: the agent has taken a handle, and the others were decommitted; -EBUSY: the range sleeps.
  */
 static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 {
@@ -211,7 +210,7 @@ static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 
 	if (lost <= 0)
 		return lost;
-	/* If the decommit fails for lack of memory, the handles stay committed until the chunk is used again. */
+	/* If host memory is short, the decommit fails, and the handles stay committed until the chunk is used again. */
 	elastic_decommit(kv->range->elastic, &pages, offload_behind(kv).value);
 	return -ENODATA;
 }
@@ -283,8 +282,8 @@ static uint64_t times_taken(const struct gpool_kv *kv)
 }
 
 /*
- * Find the lost chunks in the cache's own memory. The counter is read first, so that the next call finds handles that
- * are taken during this one.
+ * Find the lost chunks in the cache's own memory. The counter is read first, so that the next call detects handles that
+ * are taken during this call.
  */
 static void own_lost(struct gpool_kv *kv)
 {

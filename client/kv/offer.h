@@ -12,8 +12,8 @@
 #include "client/kv/kv.h"
 
 /*
- * offer_open() - allocate the state, after prefix_open(). Return: 0, -ENOMEM. offer_close() - free it; accepts a zeroed
- * struct.
+ * offer_open() - allocate the state, after prefix_open(). Return: 0, -ENOMEM.
+ * offer_close() - free it; accepts a zeroed struct.
  */
 int offer_open(struct gpool_kv *kv);
 void offer_close(struct gpool_kv *kv);
@@ -24,14 +24,15 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence);
 /*
  * offer_reclaim() - hold an offered chunk again.
  * Return: 0; -ENODATA: the chunk was lost, and its blocks and their followers were removed from the cache; another
- * error: nothing has changed. offer_use() - the same for any chunk that has memory; also reports the hit to the agent.
+ * error: nothing has changed.
+ * offer_use() - the same for any chunk that has memory; also records the use for the agent.
  */
 int offer_reclaim(struct gpool_kv *kv, uint32_t chunk);
 int offer_use(struct gpool_kv *kv, uint32_t chunk);
 
 /*
- * offer_drop_lost() - remove the blocks of the chunks in kv->lost, and the blocks that follow them. Own chunks become
- * holes; places are closed.
+ * offer_drop_lost() - remove the blocks of the chunks in kv->lost, and the blocks that follow them. The cache's own
+ * chunks become holes; places (pooled.h) are left.
  */
 void offer_drop_lost(struct gpool_kv *kv);
 
@@ -43,8 +44,8 @@ void offer_settle(struct gpool_kv *kv);
 
 /*
  * offer_look() - remove the content that the agent has taken.
- * Cost: one load if the agent has taken nothing from this session since the last call. Otherwise linear in the offered
- * handles, and, if a chunk is lost, in the blocks.
+ * Cost: one load if the agent has taken nothing from this session since the last call; otherwise linear in the number
+ * of offered handles. If a chunk is lost, also linear in the number of blocks.
  */
 void offer_look(struct gpool_kv *kv);
 

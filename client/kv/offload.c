@@ -14,8 +14,8 @@
 /* ---- saved content ---- */
 
 /*
- * Convert an error of saved content. A stale block of the pool has lost its content, because only this cache could have
- * freed it.
+ * Convert an error of saved content. A stale block has been evicted and lost its content, because only this cache can
+ * free it.
  */
 static int kept_error(int error)
 {

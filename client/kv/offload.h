@@ -1,8 +1,8 @@
 /*
  * offload.h - save the content of preempted sequences. Internal to libgpool. The callers hold the cache's lock.
  *
- * The content is one sequence of bytes: the blocks with the sequence's tokens, in order. It is divided into parts. Each
- * part is stored in slots of the cache's own host memory (offload_host.h) or in a block of the pool (offload_pool.h).
+ * The content consists of the blocks with the sequence's tokens, in order. It is divided into parts, each of which is
+ * stored in slots of the cache's own host memory (offload_host.h) or in a block of the pool (offload_pool.h).
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_H
 #define GPOOL_CLIENT_KV_OFFLOAD_H
@@ -10,8 +10,8 @@
 #include "client/kv/extent.h"
 
 /*
- * offload_close() - free the host memory, after all queued copies have finished. offload_end() - also free the blocks
- * in the pool, while the pool's handle is still open.
+ * offload_close() - free the host memory. All queued copies must have finished.
+ * offload_end() - free the saved content, including the blocks in the pool, while the pool is open.
  */
 void offload_close(struct gpool_kv *kv);
 void offload_end(struct gpool_kv *kv);
@@ -19,8 +19,9 @@ void offload_end(struct gpool_kv *kv);
 /*
  * offload_load() - queue the copies of the saved content into the sequence's present blocks, and forget the saved
  * content.
- * Return: 0, also if nothing was saved; otherwise as gpool_kv_resume(), and the content remains saved. offload_forget()
- * - free the saved content.
+ * Return: 0, also if nothing was saved; -ENODATA: the content is lost; otherwise as gpool_kv_resume(), and the content
+ * remains saved.
+ * offload_forget() - free the saved content.
  */
 int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence);
 void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence);

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PART_BYTES (UINT64_C(4) << 20) /* chosen: bytes that are converted at a time, large enough to occupy a GPU */
+#define PART_BYTES (UINT64_C(4) << 20) /* chosen: bytes that are converted at a time, enough to occupy a GPU */
 
 /* ---- slots ---- */
 
@@ -70,9 +70,8 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 }
 
 /*
- * Convert through pages of the pool, which are copied to or from host memory, because kernels write to host memory
- * slowly, in particular the sums. A few pages suffice for all parts, since the stream executes the work in order. If no
- * pages are available, convert directly.
+ * Convert through pages of the pool, because kernels write slowly to host memory, in particular the sums. The same
+ * pages serve all parts, because the stream executes the work in order. If no pages are available, convert directly.
  */
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {

@@ -14,7 +14,7 @@ struct kv_host {
 	struct bitmap free;
 };
 
-/* host_close() - free the memory, after all queued copies have finished. */
+/* host_close() - free the memory. All queued copies must have finished. */
 void host_close(struct gpool_kv *kv);
 
 /*
@@ -22,7 +22,10 @@ void host_close(struct gpool_kv *kv);
  * Return: 0, or -ENOSPC, -ENOMEM, -EIO, -EINVAL; on an error no slots are taken.
  */
 int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved);
-/* host_load() - queue the copies from the slots. Return: 0, -EIO, -EINVAL. host_forget() - free the slots. */
+/*
+ * host_load() - queue the copies from the slots. Return: 0, -EIO, -EINVAL.
+ * host_forget() - free the slots.
+ */
 int host_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
 void host_forget(struct gpool_kv *kv, struct kv_saved *saved);
 

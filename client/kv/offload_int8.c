@@ -55,7 +55,7 @@ int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index,
 
 /* ---- conversion errors ---- */
 
-/* Return the size of one error per row, and one more that stays zero. */
+/* Return the size of kv->losses: one error for each row, and one that stays zero, from which sums are cleared. */
 static size_t losses_bytes(const struct gpool_kv *kv)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (kv->max_sequences + 1) * sizeof(*kv->losses);

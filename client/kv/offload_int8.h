@@ -32,8 +32,9 @@ int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index,
 	uint64_t sums, bool out);
 
 /*
- * int8_sums_begin() - queue an operation that clears the sums. int8_sums_end() - queue a copy of the sums to the
- * sequence's error. Return: 0, -EIO, -EINVAL.
+ * int8_sums_begin() - queue an operation that clears the sums.
+ * int8_sums_end() - queue a copy of the sums to the sequence's error.
+ * Return: 0, -EIO, -EINVAL.
  */
 int int8_sums_begin(struct gpool_kv *kv, uint64_t sums);
 int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t sums);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 enum {
-	PIECE_PAGES = 8,  /* chosen: several pages per request to the agent, and few enough that runs are found */
-	FETCHES_MOST = 8, /* maximum number of concurrent restores, of the session's 64 requests */
+	PIECE_PAGES = 8,  /* chosen: several pages per request to the agent, but few enough that the agent finds runs */
+	FETCHES_MOST = 8, /* maximum number of concurrent restores; each uses one of the session's 64 requests */
 };
 
 static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
@@ -17,7 +17,7 @@ static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece 
 
 /* ---- save ---- */
 
-/* Free the pinned pieces with the fence, which was recorded after the copies to them. */
+/* Free the pinned pieces after the fence, which was recorded after the copies to them. */
 static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struct gpool_fence fence)
 {
 	for (uint32_t i = 0; i < saved->count; i++)
@@ -110,7 +110,10 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 	return error;
 }
 
-/* Pin a piece. If pages are short, wait for the copies of the previous piece, so that its pages can be evicted. */
+/*
+ * Pin a piece. If the pool has too few pages, wait for the copies of the previous piece, so that its pages can be
+ * evicted.
+ */
 static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_fence before)
 {
 	int error;
@@ -129,7 +132,7 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	struct gpool_fence fence = {0};
 	int64_t offset = 0;
 
-	/* Pin one piece at a time, so that earlier pieces can be evicted to make room if pages are short. */
+	/* Pin one piece at a time, so that earlier pieces can be evicted if the pool has too few pages. */
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		struct kv_extent extent;
@@ -174,10 +177,7 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	uint64_t spare = memory_spare_pages(kv, sequence->blocks);
 	int worst = 0;
 
-	/*
-	 * The agent may not have lent the pages for the restores in progress yet. `spare` then still includes these
-	 * pages.
-	 */
+	/* `spare` still includes the pages of restores in progress for which the agent has not lent any yet. */
 	for (uint32_t i = 0; i < saved->count; i++)
 		pending += saved->pieces[i].coming ? saved->pieces[i].block.page_count : 0;
 	for (uint32_t i = 0; i < saved->count; i++) {
@@ -200,7 +200,7 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 			worst = error;
 	}
 	saved->refused &= coming != 0;
-	/* While restores are in progress, the caller should call again. */
+	/* While restores are in progress, a shortage is not an error: the caller should call again. */
 	return worst && (!coming || worst != -ENOSPC) ? worst : (int)missing;
 }
 

@@ -103,10 +103,7 @@ static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 		return error;
 	if (error)
 		place_lose(kv, place);
-	/*
-	 * A place that is still pinned is closed because the cache is being destroyed. The work of its sequences is
-	 * done.
-	 */
+	/* The place is still pinned only if the cache is being destroyed, after all work of its sequences is done. */
 	if (place->pinned)
 		object_unpin(place->object, GPOOL_FENCE_NONE);
 	/* If the close fails, the object is closed when the session ends. */
@@ -237,8 +234,8 @@ void pooled_park(struct gpool_kv *kv)
 	struct pooled *pooled = kv->pooled;
 
 	/*
-	 * Go from the last place to the first. Chunks mostly follow earlier ones, so the agent sees a chunk released
-	 * before the one that it follows.
+	 * Go from the last place to the first. A chunk usually follows a chunk in an earlier place, so the agent sees a
+	 * chunk released before the chunk that it follows.
 	 */
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];
@@ -285,8 +282,8 @@ int pooled_use(struct gpool_kv *kv, uint32_t block)
 }
 
 /*
- * While the agent checks whether an object is pinned, the state of the object is undecided. The next call then repeats
- * the check.
+ * While the agent checks whether an object is pinned, it is undecided whether the object will be evicted. In that case
+ * the next call repeats the check.
  */
 void pooled_lost(struct gpool_kv *kv)
 {
@@ -426,7 +423,7 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 }
 
 /*
- * Map the pool's chunk that begins with this key; its blocks get no keys in the table yet. Return NULL if no usable
+ * Map the pool's chunk that begins with this key. Its blocks get no keys in the table yet. Return NULL if no usable
  * chunk exists.
  */
 static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key key)
@@ -519,7 +516,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 	return metadata;
 }
 
-/* Publish a chunk as an object. The chunk is mapped at the place first, since no step may fail after the publish. */
+/* Publish a chunk as an object. The chunk is mapped at the place first, because no step may fail after the publish. */
 static int chunk_give(
 	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {
@@ -604,8 +601,7 @@ static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *
 }
 
 /*
- * Replace the sequence's blocks by those of a chunk that another process has published first. Return false if none
- * exists.
+ * Replace the sequence's blocks by those of the same chunk of another process. Return false if no usable chunk exists.
  */
 static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
@@ -640,15 +636,13 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
-	/* Another process has published the name first, with the same or other content. */
+	/* Another process has published the name in the meantime, with the same or other content. */
 	if (error == -ESTALE)
 		return share_other(kv, sequence, index) ? 0 : error;
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
-	/*
-	 * No sequence still has a block of the chunk, and its memory belongs to the object, so nothing is decommitted.
-	 */
+	/* The chunk's memory belongs to the object, so it is not decommitted. */
 	block_pool_withhold(&kv->blocks, from / count);
 	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){.chunk = from / count};
 	kv->pool_shared += count;

@@ -56,12 +56,12 @@ struct pooled {
 /* pooled_open() - create places, after block_pool_init(). Return: 0, -ENOMEM. */
 int pooled_open(struct gpool_kv *kv, uint32_t places);
 /*
- * pooled_end() - unmap and close all chunks. Return: 0, -EBUSY (GPU work that the program queued on its own streams may
- * still use them).
+ * pooled_end() - unmap and close all places. Return: 0, -EBUSY (GPU work that the program queued on its own streams may
+ * still use one).
  */
 int pooled_end(struct gpool_kv *kv);
 /*
- * pooled_close() - free the state, and unmap the mapped chunks. Open objects are closed with the session. Accepts a
+ * pooled_close() - free the state and unmap all places. Their objects are closed when the session ends. Accepts a
  * zeroed struct.
  */
 void pooled_close(struct gpool_kv *kv);
@@ -94,7 +94,7 @@ void pooled_unfollowed(struct gpool_kv *kv, uint32_t block);
 /*
  * pooled_find() - find the block with this key, in a place or in the pool, and add its key to the table. before: the
  * block that it follows, or PREFIX_NONE. May send a request to the agent and map a chunk.
- * Return: the block, or PREFIX_NONE if no usable one exists.
+ * Return: the block, or PREFIX_NONE if no usable block exists.
  */
 uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before);
 /*
@@ -107,7 +107,7 @@ int pooled_use(struct gpool_kv *kv, uint32_t block);
 /*
  * pooled_lost() - add the places whose objects were evicted since the last call to kv->lost. Their chunk numbers follow
  * those of the cache.
- * Cost: one load if nothing was evicted in the pool.
+ * Cost: one load if nothing was evicted in the pool; otherwise linear in the number of places.
  */
 void pooled_lost(struct gpool_kv *kv);
 /* pooled_settle() - leave the places that a lookup has opened and that no sequence uses. */
@@ -117,8 +117,8 @@ void pooled_park(struct gpool_kv *kv);
 
 /*
  * pooled_share() - publish the blocks of a running sequence from `index` on, which are a whole own chunk in order.
- * Their keys are known, and all work that writes the blocks is done. If another process has published the same chunk
- * first, use that one instead.
+ * Their keys must be known, and all work that writes them must be done. If another process has published the same chunk
+ * before, that chunk is used instead.
  * Return: 0, -ENOENT (no such chunk; nothing has changed), -ENOSPC (no place), or as gpool_object_publish().
  */
 int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index);

@@ -94,7 +94,7 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	/*
 	 * The sequence may have grown into the watermark, which is reserved for running sequences. If no sequence is
-	 * running, it can use the whole cache.
+	 * running, the resumed sequence may use the whole cache.
 	 */
 	uint32_t tokens, blocks = sequence->blocks, watermark = kv->running_count ? kv->watermark : 0;
 	int error = kv_admit(kv, blocks, 0, watermark) ? -ENOSPC : 0;

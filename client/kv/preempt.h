@@ -8,14 +8,14 @@
 #include "client/kv/kv.h"
 
 /*
- * order_enter() - set the state of a sequence that is in no tree, and insert it. order_leave() - remove it from its
- * tree.
+ * order_enter() - set the state of a sequence that is in no tree, and insert it into the tree of this state.
+ * order_leave() - remove a sequence from its tree.
  */
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state);
 void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 /*
- * kv_victim() - find the running sequence with this number, or for 0 the one to preempt next. Return: 0, or as
+ * kv_victim() - find the running sequence with this number; 0: the sequence to preempt next. Return: 0, or as
  * gpool_kv_preempt().
  */
 int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);

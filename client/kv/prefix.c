@@ -1,9 +1,9 @@
 /*
  * prefix.c - find blocks by their content. See prefix.h.
  *
- * A sequence records how many of its blocks, from the first on, have known keys, and the key of the last of these. A
- * publish therefore hashes only new blocks. When sleep has discarded content, all keys are removed; kv->prefix_epoch
- * detects this.
+ * A sequence records how many of its blocks, from the first on, have known keys, and the key of the last of these.
+ * gpool_kv_prefix_publish() therefore hashes only new blocks. When sleep has discarded content, all keys are removed;
+ * kv->prefix_epoch detects this.
  */
 #include "client/kv/prefix.h"
 
@@ -220,8 +220,8 @@ static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 }
 
 /*
- * Call walk_of() for a sequence that will begin with the found blocks, and hold them. Each repetition follows the loss
- * of a chunk.
+ * Call walk_of() for a sequence that will begin with the found blocks, and hold them. The walk is repeated whenever a
+ * chunk was lost.
  */
 static struct prefix_walk walk_far(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
 {
@@ -275,7 +275,7 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 		prefix_unref(kv, (uint32_t)entries[i]);
 }
 
-/* Report the blocks with which a sequence begins as found. Only `adaptive` uses this. */
+/* Record for `adaptive` that a request found the first `blocks` blocks of the sequence. */
 static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 {
 	struct kv_sequence *sequence;
@@ -287,7 +287,7 @@ static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 			block_order_found(&kv->order, kv_entry(kv, sequence, i));
 }
 
-/* Add to the pool's statistics, in addition to those of gpool_kv_stats(). */
+/* Count hits and misses in the statistics of the pool. gpool_kv_stats() returns those of the cache. */
 static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -333,7 +333,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 
 /* ---- publish ---- */
 
-/* Forks have the same block at the same index and are changed together; see the first invariant. */
+/* Sequences that share a block have it at the same index. */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
 {
 	uint32_t left = kv_refs(kv, from);
@@ -456,7 +456,7 @@ int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct
 	return result;
 }
 
-/* Share the whole chunks of the sequence in order, until one is incomplete and not shared already. */
+/* Share the chunks of the sequence in order, up to the first one that is neither whole nor already shared. */
 static int share(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t index = 0;

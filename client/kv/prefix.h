@@ -19,12 +19,12 @@ struct prefix_walk {
 	const uint32_t *ids;
 	uint32_t count; /* number of full blocks in `ids` */
 	struct prefix_key root, last;
-	uint32_t found, idle; /* idle: those of the found blocks that have no reference, in own memory */
+	uint32_t found, idle; /* idle: number of found blocks in the cache's own memory that have no reference */
 };
 
 /*
- * prefix_open() - create the table, with the model and the limit of the options. Return: 0, -ENOMEM. prefix_close() -
- * free it; accepts a zeroed struct.
+ * prefix_open() - create the table, with the model and the limit of the options. Return: 0, -ENOMEM.
+ * prefix_close() - free it; accepts a zeroed struct.
  */
 int prefix_open(struct gpool_kv *kv, const struct gpool_kv_options *options);
 void prefix_close(struct gpool_kv *kv);
@@ -51,15 +51,16 @@ void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t
 void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent);
 
 /*
- * prefix_evict() - free `blocks` cached blocks, which must exist. prefix_limit() - free cached blocks above the limit
- * in the options.
+ * prefix_evict() - free `blocks` cached blocks, which must exist.
+ * prefix_limit() - free cached blocks above the limit in the options.
  */
 void prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 void prefix_limit(struct gpool_kv *kv);
 
 /*
  * prefix_take() - take the found blocks as the first blocks of a sequence, in the order of the chain; writes
- * entries[found]. prefix_untake() - undo this.
+ * entries[found].
+ * prefix_untake() - undo this.
  */
 void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries);
 void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const int32_t *entries);
@@ -68,8 +69,9 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 bool prefix_check(struct gpool_kv *kv);
 
 /*
- * sequence.c: sequence_allocate() - allocate a sequence that begins with the blocks of a walk. request_read() - read
- * and check a request. Return: 0, -EINVAL, -E2BIG.
+ * sequence.c: sequence_allocate() - allocate a sequence that begins with the blocks of a walk. Return: as
+ * gpool_kv_allocate().
+ * request_read() - read and check a request. Return: 0, -EINVAL, -E2BIG.
  */
 int sequence_allocate(
 	struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number);

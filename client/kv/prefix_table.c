@@ -76,7 +76,7 @@ void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_
 	table->count++;
 }
 
-/* Move the following slots into the hole, but none before the index at which its search begins. */
+/* Move the following slots into the hole, but no slot before the index at which the search for its key begins. */
 static void slot_remove(struct prefix_table *table, uint32_t hole)
 {
 	uint64_t slot;

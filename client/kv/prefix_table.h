@@ -1,13 +1,12 @@
 /*
- * prefix_table.h - the keys of blocks, and the block that each of them follows. The table contains only block numbers;
- * block_pool.h counts the references to blocks. Internal to libgpool.
+ * prefix_table.h - the keys of blocks, and the block that each of them follows. Internal to libgpool.
  *
  * Blocks with keys form a forest: the parent of a block is the block before it, and each block counts its children. A
  * block can be removed only after its children.
  *
  * A hash table with open addressing, at most half full, maps keys to blocks. A slot contains the block and the low half
  * of the key's low word, which determines where the search for the slot begins. A search therefore reads the entry of a
- * block only if this half matches. A removal moves the following slots up instead of leaving marks.
+ * block only if this half matches. A removal moves the following slots into the gap instead of leaving a mark.
  */
 #ifndef GPOOL_CLIENT_KV_PREFIX_TABLE_H
 #define GPOOL_CLIENT_KV_PREFIX_TABLE_H
@@ -32,8 +31,8 @@ struct prefix_table {
 };
 
 /*
- * prefix_table_init() - create an empty table. Return: 0, -ENOMEM. prefix_table_fini() - free it; accepts a zeroed
- * struct.
+ * prefix_table_init() - create an empty table. Return: 0, -ENOMEM.
+ * prefix_table_fini() - free it; accepts a zeroed struct.
  */
 int prefix_table_init(struct prefix_table *table, uint32_t blocks);
 void prefix_table_fini(struct prefix_table *table);
@@ -57,7 +56,7 @@ void prefix_table_remove(struct prefix_table *table, uint32_t block);
 /*
  * prefix_table_move() - move the key, the parent and the children of block `from` to a block without a key. child: one
  * of its children, or any other block.
- * Cost: linear in the blocks if `from` has other children than `child`.
+ * Cost: linear in the number of blocks if `from` has other children than `child`.
  */
 void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, uint32_t child);
 void prefix_table_clear(struct prefix_table *table);

@@ -7,10 +7,7 @@
 #include "client/kv/prefix.h"
 #include "client/core/last_error.h"
 
-/*
- * Generations are unique for all caches of this process, so that no sequence number is valid in two caches. 0 is not
- * used.
- */
+/* Generations are unique among all caches of this process, so that no sequence number is valid in two caches. */
 static _Atomic uint32_t generations;
 
 static uint32_t generation_next(void)
@@ -183,8 +180,8 @@ static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, cons
 }
 
 /*
- * Take whole chunks as long as full blocks will fill them and memory is available, if the cache shares chunks with
- * other processes. kv_grow() provides the other blocks.
+ * If the cache shares chunks with other processes, take whole chunks for the full blocks as long as memory is
+ * available. kv_grow() provides the remaining blocks.
  */
 static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t full_blocks)
 {
@@ -286,7 +283,7 @@ static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
 	offload_forget(kv, sequence);
 	order_leave(kv, sequence);
 	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
-	/* Make appends without the lock fail: the cursor has no room, and its generation belongs to no sequence. */
+	/* A cursor of 0 has no room, so appends without the lock fail. */
 	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
 	bitmap_add(&kv->rows, kv_row(kv, sequence));
 	kv->frees++;

@@ -1,10 +1,10 @@
 /*
  * table.c - the device's copy of the tables.
  *
- * For each row, the entries from the first changed one to the last are copied into a stage, which is host memory that
- * streams may read. From there it is copied to the device, after all queued work. The host can therefore change its
- * table immediately, while each kernel sees the table as it was when the kernel was queued. A stage is reused when the
- * fence recorded after its copies is signaled. Pages for the device's rows are committed when they are needed.
+ * For each row, the entries between the first and the last changed entry are copied into a stage, which is host memory
+ * that streams may read. A copy from the stage to the device is queued after all other work. The host can therefore
+ * change its table immediately, and each kernel reads the table as it was when the kernel was queued. A stage is reused
+ * when the fence recorded after its copies is signaled. Pages for the device's rows are committed when they are needed.
  */
 #include "client/kv/kv.h"
 
@@ -52,8 +52,8 @@ static void batch_fill(struct gpool_kv *kv, struct batch *batch, int32_t *entrie
 }
 
 /*
- * Mark the entries of a failed copy as changed again, if the row still has the same sequence and the sequence still has
- * these blocks. The caller holds the lock.
+ * Mark the entries of a failed copy as changed again, unless the sequence has ended or lost these blocks since. The
+ * caller holds the lock.
  */
 static void piece_return(struct gpool_kv *kv, const struct piece *piece)
 {
@@ -98,7 +98,7 @@ static int batch_copy(struct gpool_kv *kv, const struct batch *batch, struct kv_
 		error = piece_copy(kv, &batch->pieces[i], entries);
 		entries += batch->pieces[i].count;
 	}
-	/* If a copy failed, earlier ones are queued, so record the fence in any case. */
+	/* Record the fence even if a copy failed, because earlier copies are queued. */
 	stage->open = gpool_fence_record(kv->pool, kv->stream, &stage->fence) != 0;
 	return error;
 }

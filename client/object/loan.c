@@ -1,7 +1,7 @@
-/* loan.c - loans: pins that are dropped by code which does not know gpool; see gpool.h. */
+/* loan.c - loans: pins that are ended by code that does not use gpool; see client/gpool/object.h. */
 #include "client/core/pool.h"
 
-/* Unpin the block once the fence is signaled. If the unpin cannot be deferred, wait for the fence first. */
+/* Unpin the block when the fence is signaled. If the unpin cannot be deferred, wait for the fence and then unpin. */
 static void unpin_behind(const struct gpool_loan *loan, struct gpool_fence fence)
 {
 	int error = loan->object ? gpool_object_unpin_after(loan->object, fence)
@@ -21,7 +21,7 @@ void gpool_loan_end(void *behind)
 	struct gpool_loan *loan = (struct gpool_loan *)behind - 1;
 	struct gpool_fence fence = {0};
 
-	/* If the stream has been closed, its work is done, and the fence stays GPOOL_FENCE_NONE. */
+	/* If the stream was closed, its work is done, and the fence remains GPOOL_FENCE_NONE. */
 	if (loan->stream)
 		gpool_fence_record(loan->pool, loan->stream, &fence);
 	if (loan->object || loan->block.page_count)

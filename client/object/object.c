@@ -67,7 +67,7 @@ void object_free(struct gpool_object *object)
 	free(object);
 }
 
-/* Function of window_user. An object is added to the list before its opener imports the handles of its pages. */
+/* A callback of window_user. Objects are added to the list before the handles of their pages are imported. */
 static void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
 {
 	pthread_mutex_lock(&pool->objects_lock);
@@ -92,8 +92,8 @@ int objects_open(struct gpool *pool)
 void objects_close_all(struct gpool *pool)
 {
 	/*
-	 * All streams of the session are closed. Work that the program queued on its own streams must not block the
-	 * detach.
+	 * Errors are ignored: all streams of the session are closed, and work that the program queued on its own
+	 * streams must not block the detach.
 	 */
 	while (pool->objects) {
 		object_parts_unmap(pool->objects);
@@ -195,8 +195,8 @@ static bool is_open_elsewhere(const struct gpool_object *object)
 }
 
 /*
- * Drop a handle, which the caller has unmapped. The agent counts a session once for each object, so only the close of
- * its last handle is reported. After an eviction nothing is reported.
+ * Free a handle, whose mappings the caller has removed. The agent counts a session once for each object, so only the
+ * close of its last handle is reported. The close of an evicted object is not reported.
  */
 static void handle_drop(struct gpool_object *object)
 {
@@ -221,7 +221,7 @@ static void handle_drop(struct gpool_object *object)
 	pthread_mutex_unlock(&pool->objects_lock);
 }
 
-/* Request the object from the agent. On success the number is visible to other threads, and the caller owns *fd. */
+/* Request the object from the agent. On success, other threads see the number, and the caller owns *fd. */
 static int open_in_turn(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
 {
 	struct msg_object_open_reply reply;
@@ -319,10 +319,10 @@ int gpool_object_close(struct gpool_object *object)
 	}
 	if (object->in_range)
 		return fail(-EINVAL, "object '%s' is mapped in a range; gpool_range_unmap() closes it", object->name);
-	/* Pages of an object that was built here stay mapped in the window, but read-only. */
+	/* Pages of an object that was built by this process stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
-	/* Acquire the lock, because another thread may be unmapping evicted objects. */
+	/* The lock is necessary, because another thread may be unmapping evicted objects. */
 	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
 		error = object_parts_unmap(object);
@@ -438,7 +438,7 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	memcpy(info->tenant, record->tenant, sizeof(info->tenant) - 1);
 	memcpy(info->role, record->role, sizeof(info->role) - 1);
 	atomic_thread_fence(memory_order_acquire);
-	/* Before the record gets another version, its state passes through values that are refused above. */
+	/* Check state and version again, because the record may have got another version while it was copied. */
 	state = atomic_load_explicit(&record->state, memory_order_acquire);
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
@@ -506,7 +506,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return object_fail_draft(object);
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
-	/* An open object keeps its record, unless it is kept by pins alone. */
+	/* An open object keeps its record, unless only pins prevent its eviction. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
 		return object->by_pins ? -ESTALE : -EPIPE;
 	return info_give(&filled, info);

@@ -1,10 +1,10 @@
 /*
- * object.h - a handle of a named object, which is being built, or of an open version. Internal to libgpool.
+ * object.h - a handle of an object that is being built, or of an open version of a named object. Internal to libgpool.
  *
- * While an object is built, its allocations are blocks that its handle has pinned once. A publish first removes these
- * blocks from the block table, so that their pages are in transit (docs/internals/shared_memory.md) and the agent does
- * not evict them. If the agent or the worker dies at any point, no repair is needed: the page words state whether the
- * pages belong to the object or still to the worker.
+ * While an object is built, its allocations are blocks that its handle has pinned once. gpool_object_publish() first
+ * removes these blocks from the block table, so that their pages are in transit (docs/internals/shared_memory.md) and
+ * the agent does not evict them. If the agent or the worker dies, the page words show whether the pages belong to the
+ * object or still to the worker.
  *
  * A version that is opened by name is mapped into a range of its own, with the access that its class permits. An object
  * that was built by this process keeps its addresses, but loses write access to them.
@@ -24,7 +24,7 @@ struct object_part {
 
 /* Metadata before it is sorted. */
 struct draft_entry {
-	uint64_t prefix; /* the key's first 8 bytes, which decide most comparisons */
+	uint64_t prefix; /* the first 8 bytes of the key, which are sufficient for most comparisons */
 	uint64_t at;     /* offset of key, NUL and value in `data`; increases with the order of the calls */
 	uint32_t key_bytes, value_bytes;
 };
@@ -51,10 +51,10 @@ struct gpool_object {
 	bool private;
 	bool domain_write;
 	bool of_library; /* published by libgpool itself, under a name that is reserved for it */
-	bool by_pins;    /* once published: kept by pins alone (object_kept_by_pins()) */
+	bool by_pins;    /* once published: only pins prevent its eviction (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;
-	/* if built by this process: the allocations */
+	/* used only if this process built the object: its allocations */
 	const struct gpool_object *follows; /* set during a publish */
 	struct object_part *parts;
 	uint32_t part_count, part_capacity;
@@ -92,8 +92,8 @@ int object_text_copy(char *to, size_t size, const char *from);
  */
 uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
 /*
- * object_look_up() - find the current version of a name, as gpool_object_next() describes it, without a request to the
- * agent. Return false if none exists or its record is being changed.
+ * object_look_up() - find the current version of a name without a request to the agent, and describe it as
+ * gpool_object_next() does. Return false if no version exists or its record is being changed.
  * Cost: below a microsecond, independent of the number of objects.
  */
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info);
@@ -105,20 +105,20 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	struct gpool_object **object);
 
 /* object_pin.c */
-/* object_pin_raise() - pin an object that is about to be published, while its pages are in transit. */
+/* object_pin_raise() - pin an object whose pages are in transit because it is about to be published. */
 void object_pin_raise(struct gpool_object *object);
 /* object_is_gone() - return true if an open version was evicted, as the class GPOOL_OBJECT_PINNABLE permits. */
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
-/* objects_sweep() - unmap the ranges and places of evicted objects. Return false if some cannot be unmapped now. */
+/* objects_sweep() - unmap evicted objects. Return false if one of them must stay mapped for the time being. */
 bool objects_sweep(struct gpool *pool);
 /*
- * object_pin(), object_unpin() - gpool_object_pin() and gpool_object_unpin_after() for an object of any class that is
- * kept by pins alone.
+ * object_pin() and object_unpin() - do the same as gpool_object_pin() and gpool_object_unpin_after(). Permitted for
+ * every object whose eviction only pins prevent, whatever its class is.
  */
 int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);
 /*
- * object_mapped_at() - record that the caller has mapped the pages at `at`. The record lasts until
+ * object_mapped_at() - record that the caller has mapped the pages at `at`. The mapping lasts until
  * object_mapping_unmap(), or until the object is evicted and another trust domain needs its pages.
  * object_mapping_unmap() - unmap them. Return: 0, -EBUSY (GPU work uses them), or the error of the back end.
  */
@@ -155,22 +155,23 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 /* object_build.c */
 /*
  * object_keep() - publish a pinned, scattered block of the caller, mapped at `address`, under this name and without
- * metadata. On success its pages belong to the object, and the mapping remains the caller's, read-only. On an error
- * *block is unchanged, except perhaps its generation.
+ * metadata. On success, its pages belong to the object, and the caller's mapping becomes read-only. On an error, *block
+ * is unchanged, except that its generation may be updated.
  * Return: as gpool_object_publish().
  */
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address,
 	struct gpool_object **object);
 /*
- * object_give() - publish pinned blocks of the caller as one ephemeral object, under a name that must be free. The
- * object is kept by pins alone and is returned pinned. On success the pages belong to the object; the caller remains
- * responsible for its own mapping. On an error blocks[] are unchanged, except perhaps their generations.
+ * object_give() - publish pinned blocks of the caller as one ephemeral object, under a name that must be free. Only
+ * pins prevent the eviction of the object, which is returned pinned. On success, the pages belong to the object; the
+ * caller remains responsible for its own mapping. On an error, blocks[] are unchanged, except that their generations
+ * may be updated.
  * Return: as gpool_object_publish().
  */
 struct object_gift {
 	const char *name;
 	const struct gpool_object *follows; /* an open ephemeral object that is to be evicted after this one; or NULL */
-	const char *key;                    /* of its one metadata entry; NULL: none */
+	const char *key;                    /* key of the object's only metadata entry; NULL: no metadata */
 	const void *value;
 	size_t bytes;
 	bool of_library, private;

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * Refresh the pins of the parts, once for each step of the coarse clock: a build may take minutes, and its pins must
- * not be treated as leaked.
+ * Refresh the pins of the parts, once for each step of the coarse clock. A build may take minutes, and its pins must
+ * not count as leaked.
  */
 static void parts_touch(struct gpool_object *object)
 {
@@ -128,7 +128,7 @@ int gpool_object_set(struct gpool_object *object, const char *key, const void *v
 
 void object_parts_drop(struct gpool_object *object)
 {
-	/* -ESTALE: the pin was ended as leaked, and then the block was taken */
+	/* -ESTALE: the agent has ended the pin as leaked and evicted the block */
 	for (uint32_t i = 0; i < object->part_count; i++)
 		gpool_free(object->pool, &object->parts[i].block);
 	object->part_count = 0;
@@ -136,7 +136,7 @@ void object_parts_drop(struct gpool_object *object)
 
 /* ---- runs ---- */
 
-/* Call `run` for each run of a part. The part is a block, or in transit with unchanged entries. */
+/* Call `run` for each run of a part, which is a block, or is in transit and still has the entries of its block. */
 static int part_runs(const struct gpool *pool, const struct gpool_block *block, void *context,
 	int (*run)(const struct gpool *pool, uint32_t first, uint32_t count, void *context))
 {
@@ -259,8 +259,8 @@ int object_parts_unmap(struct gpool_object *object)
 /* ---- take out of the block table ---- */
 
 /*
- * Remove the blocks [0, part_count) from the block table, so that their pages belong only to this thread; all or none.
- * Each block is pinned first, since the agent may have ended earlier pins as leaked.
+ * Remove all blocks of the object from the block table, so that their pages are in transit; all or none. Each block is
+ * pinned first, because the agent may have ended earlier pins as leaked.
  */
 static int parts_take_out(struct gpool_object *object)
 {
@@ -280,7 +280,7 @@ static int parts_take_out(struct gpool_object *object)
 
 		if (!(part->block.tag & BLOCK_SCATTERED) || stitch_take(pool, &part->block, &part->range))
 			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
-		/* Drop this pin, and the pin of the allocation if it still exists. */
+		/* End this pin, and the pin of the allocation if it still exists. */
 		pin_drop(&pool->session, part->block.page);
 		pin_drop(&pool->session, part->block.page);
 	}
@@ -300,9 +300,9 @@ static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, vo
 }
 
 /*
- * Convert the parts to blocks again, with their content and one pin, because the publish was refused. If an agent died
- * during the publish, its successor may have changed the generations; pages in transit belong to this session as long
- * as their page words state this.
+ * Convert the parts to blocks again, with their content and one pin, after the publish was refused. If an agent died
+ * during the publish, the next agent may have changed the generations; the page words show whether the pages still
+ * belong to this session.
  */
 static void parts_put_back(struct gpool_object *object)
 {
@@ -322,10 +322,7 @@ static void parts_put_back(struct gpool_object *object)
 		} else if (!stitch_give(pool, &part->block, part->range)) {
 			part->range = 0;
 		} else {
-			/*
-			 * If no memory is available for the range's record, the pages stay in transit until this
-			 * process ends.
-			 */
+			/* Out of memory: the pages stay in transit until this process ends. */
 			pin_drop(&pool->session, part->block.page);
 		}
 	}
@@ -414,7 +411,8 @@ static int publish(struct gpool_object *object, int fd)
 	/* End write access before the object becomes visible under its name. */
 	error = readonly ? object_protect(object, true) : 0;
 	/*
-	 * The pages are in transit: the agent must not take them until they belong to the object or are blocks again.
+	 * The pages are in transit, so that the agent does not take them before they belong to the object or are blocks
+	 * again.
 	 */
 	transit = transit_begin(pool);
 	if (!error)
@@ -479,7 +477,10 @@ int object_keep(
 		return error;
 	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
 	made->parts = malloc(sizeof(*made->parts));
-	/* Record the range, so that the block is found like any scattered block. The publish removes the record. */
+	/*
+	 * Record the range, so that the block is found like any scattered block. Publishing the object removes the
+	 * record.
+	 */
 	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
 	if (!error) {
 		made->parts[0] = (struct object_part){.block = *block};

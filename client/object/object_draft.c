@@ -154,8 +154,8 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
 			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
 	/*
-	 * Write the manifest with write(2): if the file were mapped, and another thread forked, the child's copy of the
-	 * mapping would prevent the seal.
+	 * Write the manifest with write(2). A writable mapping could be inherited by a child that another thread forks,
+	 * and would then prevent the seal.
 	 */
 	base = calloc(1, bytes);
 	if (!base)

@@ -1,6 +1,6 @@
 /*
- * object_map.c - map a version into a range of its own. The allocations follow each other, each with the length of its
- * handles, since a handle is mapped as a whole. One call sets the access of the whole range.
+ * object_map.c - map a version into a range of its own. The allocations are mapped one after the other, each with all
+ * of its handles, because a handle is mapped as a whole. One call sets the access of the whole range.
  */
 #include "client/object/object.h"
 
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* Return the pages of a run, extended to whole handles. */
+/* Return the number of handles of which a run has pages. */
 static uint32_t handles_of(const struct gpool_object *object, const struct manifest_run *run)
 {
 	uint32_t per_handle = object->pool->header->pages_per_handle;

@@ -1,6 +1,6 @@
 /*
- * object_pin.c - objects that are kept by pins alone. The pin is counted at the object's first page, at which this
- * session cannot have a block while the object exists. object_pin_try() documents the protocol.
+ * object_pin.c - objects whose eviction only pins prevent. The pins are counted at the object's first page, at which
+ * this session cannot have a block while the object exists. object_pin_try() documents the protocol.
  */
 #include "client/core/deferred.h"
 #include "client/core/last_error.h"
@@ -10,8 +10,8 @@
 #include "shm/pins.h"
 
 enum {
-	PIN_SPINS = 64,         /* the agent needs a few instructions */
-	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; this limits the wait if the agent has died */
+	PIN_SPINS = 64,         /* attempts before the thread sleeps; the agent decides within a few instructions */
+	PIN_SLICE_NS = 1000000, /* limits each sleep, because an agent that has died wakes no threads */
 };
 
 static const struct object_record *record_of(const struct gpool_object *object)
@@ -24,7 +24,7 @@ static uint32_t page_of(const struct gpool_object *object)
 	return object->manifest.runs[0].first;
 }
 
-/* Wait while the agent decides. If the agent has died, the state stays LEAVING until its successor handles it. */
+/* Wait while the agent decides. If the agent has died, the state is LEAVING until the next agent has recovered. */
 static COLD int pin_wait(const struct gpool_object *object)
 {
 	const struct gpool *pool = object->pool;
@@ -55,7 +55,7 @@ static int fail_class(const struct gpool_object *object)
 		object->name);
 }
 
-/* Count a use. Concurrent threads may lose counts, so the number is an estimate. */
+/* Count a use. The number is an estimate, because concurrent threads may lose counts. */
 static void used(const struct gpool_object *object)
 {
 	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
@@ -75,8 +75,8 @@ int object_pin(struct gpool_object *object)
 		error = pin_wait(object);
 	if (unlikely(error)) {
 		/*
-		 * The failed pin was counted for a moment, at a page at which there may be a block by now. If this
-		 * block waits for its last pin, end it.
+		 * The page may belong to a block again, and the failed pin was counted at this block for a moment. If
+		 * the block was freed during that moment, its free must be completed.
 		 */
 		pool_sweep(pool);
 		return error;
@@ -92,7 +92,7 @@ int gpool_object_pin(struct gpool_object *object)
 	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
 }
 
-/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted one was not pinned. */
+/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted version was not pinned. */
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))

@@ -13,7 +13,7 @@ struct gpu_stream;
 
 struct block_copy_item {
 	uint64_t to, from; /* device addresses or registered host memory */
-	uint64_t bytes;    /* 0: no copy, so a captured graph may have spare items */
+	uint64_t bytes;    /* 0: no copy, so that a captured graph can have spare items */
 };
 
 struct block_copy_args {
@@ -27,9 +27,10 @@ static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_i
 	"both compilers must have the same");
 
 /*
- * block_copy_queue() - queue the copies. Their order is undefined: no copy may write memory that another one reads or
- * writes. Addresses and sizes that are multiples of 16 are copied fastest. Return: 0 (also without items), -EINVAL (no
- * list, or a list that is not aligned to 8 bytes), or an error of gpu_launch().
+ * block_copy_queue() - queue the copies. Their order is undefined, so no copy may write to memory that another one
+ * reads or writes. Copies are fastest if addresses and sizes are multiples of 16.
+ * Return: 0 (also without items), -EINVAL (no list, or a list that is not aligned to 8 bytes), or an error of
+ * gpu_launch().
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 

@@ -99,9 +99,11 @@ ON_BOTH uint16_t f16_of_float(float value)
 }
 
 #ifndef __CUDACC__
-enum { ELEMENT_ROW = 128 }; /* elements per step in the C references: loops of a constant length are vectorized */
+enum { ELEMENT_ROW = 128 }; /* elements per step of the C references, whose loops of constant length are vectorized */
 
-/* element_row_get() - convert `count` elements, at most ELEMENT_ROW, to fp32, and fill the row with zeros. */
+/*
+ * element_row_get() - convert `count` elements, at most ELEMENT_ROW, to fp32, and fill the rest of the row with zeros.
+ */
 static inline void element_row_get(uint32_t element, const void *from, uint32_t count, float to[ELEMENT_ROW])
 {
 	uint16_t bits[ELEMENT_ROW];

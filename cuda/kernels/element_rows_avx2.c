@@ -1,6 +1,6 @@
 /*
- * element_rows_avx2.c - rows of elements with AVX2 and F16C, which all x86 CPUs since 2013 have. Each step performs one
- * step of the plain C code on eight elements, with the same rounding; products and sums are never fused.
+ * element_rows_avx2.c - rows of elements with AVX2 and F16C, which most x86 CPUs since 2013 have. Each step performs
+ * one step of the plain C code on eight elements, with the same rounding; products and sums are never fused.
  */
 #include "cuda/kernels/element_rows.h"
 
@@ -254,14 +254,14 @@ AVX2 static void avx2_dequantise(
 		if (isfinite(scale))
 			row_dequantise(
 				element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
-		else /* no writer produces this form; handle it as the plain code does */
+		else /* no writer produces this form; the plain code handles it in the same way */
 			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
 	}
 }
 
 /*
- * Return true if the CPU has AVX2 and F16C. The result is cached, since CPUID in a virtual machine may take as long as
- * converting several pages. clang's builtin does not support f16c, hence CPUID.
+ * Return true if the CPU has AVX2 and F16C. The result is cached, because CPUID in a virtual machine may take as long
+ * as the conversion of several pages. F16C is checked by CPUID, because clang's builtin does not support it.
  */
 static bool avx2_is_usable(void)
 {

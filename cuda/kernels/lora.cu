@@ -32,7 +32,10 @@ struct job {
 static __device__ bool job_get(const struct lora_args &args, uint32_t index, struct job &job)
 {
 	const struct lora_batch *place = (const struct lora_batch *)args.batch;
-	/* Load both at once, since a load takes longer than the computation; there is memory for tokens_max pieces. */
+	/*
+	 * Load both at once, because a load takes longer than the computation. The memory has tokens_max pieces, so
+	 * `index` is valid.
+	 */
 	const struct lora_batch batch = *place;
 	const struct lora_piece piece = lora_batch_pieces(place)[index];
 
@@ -188,7 +191,7 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 }
 
 /*
- * splits_add() - add the splits in order. Loads bypass the first-level cache, which does not see writes of other
+ * splits_add() - add the splits in order. Loads bypass the first-level cache, which may contain outdated data of other
  * multiprocessors.
  */
 template <int M, int N>
@@ -210,7 +213,7 @@ static __device__ void splits_add(
 	}
 }
 
-/* Not inlined, like expand(), so that each rank class has its own register count; only the largest may spill. */
+/* Like expand(), this function is not inlined, so that each rank class has its own number of registers. */
 template <uint32_t element, int M, int N>
 static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {

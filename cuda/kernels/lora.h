@@ -15,8 +15,8 @@
  * group of 128 in the int8 form (quantise.h).
  *
  * A batch. lora_batch_build() sorts tokens by adapter and divides each adapter's tokens into pieces. The batch is in
- * device memory of a fixed size and address, so a captured graph can run the next batch once it has been copied there.
- * The grid has the size of the largest batch; blocks without a piece end at once.
+ * device memory of a fixed size and address, so a captured graph can run the next batch after it was copied there. The
+ * grid has the size of the largest batch; blocks without a piece end at once.
  *
  * Determinism. A token's result depends only on its own row, its adapter and the shape of the layer, not on other
  * tokens of the batch. This is true within each back end; the two back ends add in different orders.
@@ -38,11 +38,13 @@ enum {
 	LORA_TILE_COLUMNS = 128,
 	LORA_ALIGN = 16, /* of a tile, and of the rows of x and y, in bytes */
 	/*
-	 * parts of `in` that different blocks sum; their number depends on the shape only, so results are deterministic
+	 * maximum number of parts of `in` that different blocks sum; the number depends only on the shape, so results
+	 * are deterministic
 	 */
 	LORA_SPLITS_MAX = 16,
-	LORA_SPLIT_TOKENS_MAX = 1024, /* with more tokens, the device is busy without splitting */
-	LORA_PIECE_SMALL = 16,        /* tokens per piece if `in` is split: the size of one tensor operation */
+	/* `in` is split for at most this number of tokens; more tokens occupy the device without a split */
+	LORA_SPLIT_TOKENS_MAX = 1024,
+	LORA_PIECE_SMALL = 16, /* tokens per piece if `in` is split: the size of one tensor operation */
 	LORA_PIECE_LARGE = 64,
 	LORA_SLICE = 32, /* ranks per block of shrink */
 	LORA_TOKENS_MAX = 1 << 20,
@@ -76,7 +78,7 @@ struct lora_piece {
 /* The output of lora_batch_build(): this struct, then struct lora_piece[tokens_max] and uint32_t order[tokens_max]. */
 struct lora_batch {
 	uint32_t piece_count;
-	uint32_t token_count; /* in order[]: those with an adapter */
+	uint32_t token_count; /* number of tokens in order[], which have an adapter */
 	uint32_t split;       /* 1: small pieces, `in` is split; 0: large pieces */
 	uint32_t tokens_max;
 };
@@ -100,7 +102,7 @@ struct lora_args {
 };
 
 /*
- * Arguments of the plain kernels, which process a part of a batch: pieces from piece_first on with rank_low <= rank <=
+ * Arguments of the plain kernels, which process a part of a batch: the pieces from piece_first with rank_low <= rank <=
  * rank_high.
  */
 struct lora_plain_args {
@@ -143,7 +145,10 @@ ON_BOTH uint64_t lora_tile_at(const struct lora_matrix *matrix, uint32_t rank, u
 		(uint64_t)(further % matrix->run_tiles) * lora_tile_bytes(rank);
 }
 
-/* lora_split_tiles() - return the number of tiles of A per split. lora_splits() - return the number of splits. */
+/*
+ * lora_split_tiles() - return the number of tiles of A per split.
+ * lora_splits() - return the number of splits.
+ */
 ON_BOTH uint32_t lora_split_tiles(uint32_t in)
 {
 	return (lora_tiles(in) + LORA_SPLITS_MAX - 1) / LORA_SPLITS_MAX;
@@ -248,9 +253,11 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
 	uint32_t adapter_count);
 
 /*
- * lora_shrink_queue() - queue workspace = x A^T. lora_expand_queue() - queue y += scale * workspace B^T. Each queues
- * one launch and returns at once. Pass the same args to both, in this order and on one stream. A workspace belongs to
- * one stream at a time.
+ * lora_shrink_queue() - queue workspace = x A^T.
+ * lora_expand_queue() - queue y += scale * workspace B^T.
+ *
+ * Each function queues one launch and returns at once. Pass the same args to both, in this order and on one stream. A
+ * workspace may be used by one stream at a time.
  *
  * The launches can be captured into a graph. Between launches of the graph, the content of the batch, x, struct
  * lora_adapter and the weights may change; the args may not.
@@ -263,9 +270,9 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 
 /*
- * lora_plain_queue() - queue both kernels in their simplest form, for comparison. Pass either the pieces of one adapter
- * per call, which makes one pair of matrix products per adapter, or all pieces and the ranks of one class per call.
- * Errors as above.
+ * lora_plain_queue() - queue both kernels in their simplest form, for comparison. Pass to each call either the pieces
+ * of one adapter, which yields one pair of matrix products per adapter, or all pieces and the ranks of one class.
+ * Return: as lora_shrink_queue().
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);
 

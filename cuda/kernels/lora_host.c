@@ -3,8 +3,8 @@
  *
  * shrink and expand process a piece tile by tile. A row of a tile is converted to fp32 once and used for all tokens of
  * the piece, in loops of a constant length that the compiler vectorizes. The plain kernels sum one number at a time;
- * shrink and expand are tested against them. All sums are fp32. A token's sums are added in the same order, whichever
- * tokens share its piece.
+ * shrink and expand are tested against them. All sums are fp32. The order in which a token's sums are added does not
+ * depend on the other tokens of its piece.
  */
 #include "cuda/kernels/lora.h"
 
@@ -22,8 +22,8 @@ struct job {
 };
 
 /*
- * job_get() - fill a job. False: nothing to do, since the layer does not have the adapter, or the batch has another
- * size.
+ * job_get() - fill a job. Return false if there is nothing to do, because the adapter has no weights in this layer, or
+ * the batch has another size.
  */
 static bool job_get(const struct lora_args *args, uint32_t index, struct job *job)
 {

@@ -1,7 +1,7 @@
 /*
- * lora_plain.cu - LoRA in the simplest reasonable way, for comparison: no splits and no tensor operations, and weights
- * are read again for each token. Grid x is the piece. In shrink, y is a rank, computed by one warp; in expand, y is a
- * tile, with one thread per column.
+ * lora_plain.cu - LoRA in the simplest way, for comparison: without splits and tensor operations, and with weights that
+ * are read again for each token. In the grid, x is the piece. In shrink, y is a rank, computed by one warp; in expand,
+ * y is a tile, with one thread per column.
  */
 #include "cuda/kernels/lora.h"
 

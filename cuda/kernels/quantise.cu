@@ -1,6 +1,6 @@
 /*
  * quantise.cu - one warp per group, in two passes: the largest magnitude, then the codes. The second pass reads the
- * group from the cache: a group has some hundred bytes, or tens of thousands if it is a whole row.
+ * group from the cache, because a group has only some hundred bytes, or tens of thousands if it is a whole row.
  *
  * Codes and scales equal those of the C reference bit by bit. The sums of errors are added in another order, with fused
  * multiplications.

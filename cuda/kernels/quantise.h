@@ -53,8 +53,8 @@ ON_BOTH uint16_t quantise_scale(float largest)
 }
 
 /*
- * quantise_value() - return the value of a code, limited to the range of the element, which the largest code may exceed
- * since scales are rounded up.
+ * quantise_value() - return the value of a code, limited to the range of the element. The largest code may exceed this
+ * range, because scales are rounded up.
  */
 ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 {
@@ -64,12 +64,14 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 }
 
 /*
- * quantise_queue() - convert values to codes and scales. dequantise_queue() - convert codes and scales to values. Both
- * queue one kernel and return at once; all addresses are device addresses or registered host memory. With zero rows
- * nothing is queued.
+ * quantise_queue() - convert values to codes and scales.
+ * dequantise_queue() - convert codes and scales to values.
  *
- * Return: 0, or -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size;
- * more than 2^48 elements), or an error of gpu_launch().
+ * Both functions queue one kernel and return at once. All addresses are those of device memory or registered host
+ * memory. If `rows` is 0, nothing is queued.
+ *
+ * Return: 0, -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size; more
+ * than 2^48 elements), or as gpu_launch().
  */
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);

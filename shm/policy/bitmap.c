@@ -6,7 +6,7 @@
 
 int bitmap_init(struct bitmap *bitmap, uint32_t bits)
 {
-	/* Each level has one more word, because bitmap_next() may be called with the number after the last one. */
+	/* Each level has an additional word, because bitmap_next() may be called with the number after the last one. */
 	uint32_t words[BITMAP_LEVELS], total = 0;
 	uint64_t *memory;
 
@@ -61,7 +61,7 @@ void bitmap_remove(struct bitmap *bitmap, uint32_t bit)
 	}
 }
 
-/* Return the lowest member below `bit` of this level, which must be set. */
+/* Return the lowest member of the subtree of this bit, which must be set. */
 static uint32_t descend(const struct bitmap *bitmap, uint32_t level, uint32_t bit)
 {
 	while (level--)

@@ -177,7 +177,7 @@ void eviction_remove(struct eviction *eviction, uint32_t node)
 	eviction->stats.removals++;
 }
 
-/* The node has no children and no pins: make it a candidate, unless it is one already. */
+/* Set the numbers of a node's children and pins to 0, and make it a candidate if it is none yet. */
 static void bare(struct eviction *eviction, uint32_t number)
 {
 	struct eviction_node *node = node_of(eviction, number);

@@ -1,19 +1,19 @@
 /*
- * eviction.h - select the node of a prefix tree to evict when room is needed. The code works on numbers only. It
- * accesses neither a pool nor blocks, and its clock counts insertions and touches.
+ * eviction.h - select the node of a prefix tree to evict when room is needed. It works on numbers only and accesses
+ * neither a pool nor blocks. Its clock counts insertions and touches.
  *
- * A node represents a kept item, such as a KV block of a prefix. A node is a small number, which the caller may use as
- * an index. Its key, such as a chained hash, identifies the whole prefix up to the node. The key is used only to
- * recognize evicted nodes, so two nodes with the same key do no harm.
+ * A node is a small number, which represents a kept item such as a KV block of a prefix. Its key, such as a chained
+ * hash, identifies the whole prefix up to the node. The key is used only to recognize evicted nodes, so two nodes may
+ * have the same key.
  *
  * Invariants:
  *   a candidate is a kept node without kept children and without pins; only candidates are evicted
  *   kept = pinned + unpinned with children + candidates
- *   at most EVICTION_GHOSTS evicted nodes are remembered per node that can be kept
+ *   for each node that can be kept, at most EVICTION_GHOSTS evicted nodes are remembered
  *
  * Threads: the caller provides locking.
- * Memory:  allocated by eviction_create() and touched as it is used: 56 bytes per node with `lru`, about 250 bytes per
- *          node and 60 KiB with `adaptive`.
+ * Memory:  56 bytes per node with `lru`; about 250 bytes per node and 60 KiB with `adaptive`. Allocated by
+ *          eviction_create(), but not accessed before it is needed.
  */
 #ifndef GPOOL_POLICY_EVICTION_H
 #define GPOOL_POLICY_EVICTION_H
@@ -25,7 +25,7 @@
 #define EVICTION_NODES_MAX (UINT32_C(1) << 24)
 
 enum {
-	/* `adaptive` only: enough to recognize nodes long after their eviction from a cache of this size */
+	/* ghosts of `adaptive` per node: enough to recognize nodes long after their eviction */
 	EVICTION_GHOSTS = 8,
 };
 
@@ -40,18 +40,19 @@ struct eviction_stats {
 };
 
 /*
- * eviction_policy_named() - return the policy "lru" or "adaptive"; NULL: unknown name. eviction_policies: all policies,
- * terminated by NULL.
+ * eviction_policy_named() - return the policy "lru" or "adaptive", or NULL if the name is unknown.
+ * eviction_policies - all policies, terminated by NULL.
  */
 const struct eviction_policy *eviction_policy_named(const char *name);
 const char *eviction_policy_name(const struct eviction_policy *policy);
 extern const struct eviction_policy *const eviction_policies[];
 
 /*
- * eviction_create() - create an empty tree. eviction_destroy() - destroy it; NULL is allowed.
+ * eviction_create() - create an empty tree.
+ * eviction_destroy() - destroy it; accepts NULL.
  *
- * @nodes: maximum number of nodes, 1..EVICTION_NODES_MAX; node numbers are below it. If the caller has room for fewer
- *         nodes, `adaptive` takes the number of nodes at an eviction as the size of the cache
+ * @nodes: maximum number of nodes, 1..EVICTION_NODES_MAX; node numbers are below it. For `adaptive`, the size of the
+ *         cache is the number of nodes at an eviction, which may be lower
  *
  * Return: 0, -EINVAL, -ENOMEM.
  */
@@ -63,17 +64,18 @@ void eviction_destroy(struct eviction *eviction);
  *
  * Return: 0; -ENOSPC: the tree has the maximum number of nodes, so one must be evicted first.
  *
- * Cost: `lru`: logarithmic. `adaptive`: constant on average, including the computation of densities (measured by the
- * cases evict and evict_adaptive of gpool-bench).
+ * Cost: logarithmic with `lru`, and constant on average with `adaptive`, including the computation of densities (cases
+ * evict and evict_adaptive of gpool-bench).
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);
 
 /*
- * eviction_touch() - record a use of a node. Touch the nodes of a prefix from the top down. Cost: as eviction_insert().
+ * eviction_touch() - record a use of a node. The nodes of a prefix must be touched from the top down.
+ * Cost: as eviction_insert().
  */
 void eviction_touch(struct eviction *eviction, uint32_t node);
 
-/* eviction_used() - record that a pinned node was in use until now. Its age starts again, without counting a touch. */
+/* eviction_used() - record that a pinned node was in use until now. Its age starts again, but no touch is counted. */
 void eviction_used(struct eviction *eviction, uint32_t node);
 
 /*
@@ -88,21 +90,23 @@ uint32_t eviction_victim(struct eviction *eviction);
 
 /*
  * eviction_worth() - return the worth of a kept node. Nodes with a lower worth are evicted first. Values are comparable
- * if they were obtained at the same time. They serve callers that choose among a subset of the nodes.
+ * if no node was inserted or touched in between. With them, a caller can choose a victim among some of the nodes.
  */
 float eviction_worth(const struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_evict() - evict a candidate to make room; the node is remembered. eviction_remove() - remove a candidate
- * that is no longer valid; the node is not remembered. Both accept any candidate, not only the victim. The number may
- * be reused at once.
+ * eviction_evict() - evict a candidate to make room; its key is remembered.
+ * eviction_remove() - remove a candidate that has become invalid; its key is not remembered.
+ * Both accept any candidate, not only the victim. The node's number may be reused at once.
  */
 void eviction_evict(struct eviction *eviction, uint32_t node);
 void eviction_remove(struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_forget() - remove any kept node, pinned or not, without remembering it; its children become children of its
- * parent. eviction_clear() - remove all nodes. Cost: proportional to the number of nodes.
+ * eviction_forget() - remove a kept node, which may be pinned and have children, without remembering its key. Its
+ * children become children of its parent.
+ * eviction_clear() - remove all nodes.
+ * Cost: proportional to the number of nodes.
  */
 void eviction_forget(struct eviction *eviction, uint32_t node);
 void eviction_clear(struct eviction *eviction);

@@ -2,24 +2,25 @@
  * eviction_adaptive.c - evict the candidate with the fewest expected touches per unit of time for which it would be
  * kept.
  *
- * Each node has a class and an age. The class depends on what is known about the node: how often it was touched; if
- * never, the kind of node below which it was inserted, and how far below; whether it ever had a child; whether its
- * chain was left for another one. The age is the number of clocks since the last touch.
+ * Each node has a class and an age. The class depends on the number of touches, on whether the node ever had a child,
+ * and on whether its chain was left for another one. The class of a node that was never touched also depends on the
+ * kind of the node below which it was inserted, and on the distance from that node. The age is the number of clocks
+ * since the last touch.
  *
  * For each class and age, the policy counts the time that nodes spent in it and the number of touches. Evicted nodes
  * continue to count as ghosts, because otherwise nothing would be learned about ages that no kept node reaches. Time
- * and touches yield the rate of touches at each age. The rates yield the density of each class and age: the number of
- * touches per unit of time for which a node is kept, maximized over all durations. A node that is unlikely to be
- * touched soon but likely to be touched later is therefore kept through the gap. If not all such nodes fit, some of
- * them are kept rather than none.
+ * and touches yield the rate of touches at each age. From the rates, the policy computes the density of each class and
+ * age: the number of touches per unit of time for which a node is kept, maximized over all durations. A node that is
+ * unlikely to be touched soon but likely to be touched later is therefore kept. If not all such nodes fit, some of them
+ * are kept.
  *
- * No constant depends on a workload. The unit of age is the size of the cache. Before anything is learned, the rates
- * fall with age, which yields LRU. The size of the cache is the number of nodes kept at an eviction, within a factor of
- * four. The factor is needed because the capacity may not be a fixed number of nodes.
+ * The unit of age is the size of the cache. Before anything is learned, the rates fall with age, which yields LRU. The
+ * size of the cache is the number of nodes kept at an eviction. It is changed only if this number exceeds it or is less
+ * than a quarter of it, because the capacity may not be a fixed number of nodes.
  *
  * Each class and age has a list of candidates. A candidate stays in the list of the age at which it was added until the
- * first visit after it has reached another age. A bitmap of the nonempty lists, in the order of density, serves to find
- * the list with the lowest density. Each insertion and touch also visits some nodes and ghosts to count their time.
+ * first visit after it has reached another age. The list with the lowest density is found with a bitmap of the nonempty
+ * lists, ordered by density. Each insertion and touch also visits some nodes and ghosts to count their time.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -34,29 +35,29 @@ enum {
 	/* ages begin at 1/64 of the size of the cache, double every two steps, and end at 32 times that size */
 	AGE_STEPS = 64,
 
-	/* Classes. All but the last two exist twice: for nodes that never had a child, and for other nodes. */
+	/* Classes. All except the last two exist twice: for nodes that never had a child, and for other nodes. */
 	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
-	/* never touched, by parent: the top, a node touched less than 8 times, a node touched more often */
-	ORIGINS = 3,
 	/*
-	 * and by the number of nodes inserted in sequence between that parent and this node: 0, 1.., 3.., 7.., 15..,
-	 * 31..
+	 * of nodes that were never touched, by parent: none, a node touched less than 8 times, a node touched more
+	 * often
 	 */
+	ORIGINS = 3,
+	/* and by the number of untouched nodes between this parent and the node: 0, 1.., 3.., 7.., 15.., 31.. */
 	PLACE_STEPS = 6,
-	ORIGIN_SHARED = 8, /* number of touches from which a node is probably shared */
+	ORIGIN_SHARED = 8, /* a node with at least this number of touches is probably shared */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
 	CLASSES = CLASS_LEFT + 2, /* nodes whose chain was left: never touched, or touched */
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
-	GHOST_WAYS = 8,      /* a key may be in any entry of its bucket of this size; the oldest entry is replaced */
+	GHOST_WAYS = 8,      /* entries of a bucket; a key may be in any of them, and the oldest one is replaced */
 	CLOCK_FAR = 1 << 30, /* maximum age; ages are stored in 32 bits */
 };
 
 /*
- * None of these values is tuned for a workload; only values that are far too large or too small make a difference. A
- * weight is the number of touches after which observations count as much as the prior assumption: for all classes
- * together, for the factor between one class and similar ones, and for the class at each age.
+ * None of these values is tuned for a workload; small changes of them make no difference. A weight is the number of
+ * touches after which observations count as much as the prior assumption: for all classes together, for the factor
+ * between a class and its group, and for a class at each age.
  */
 /* factor applied to all counts at each turn: half is forgotten in 44 times the size of the cache */
 static const float memory = 1 - 1 / 256.f;
@@ -64,10 +65,10 @@ static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
 static const float first_guess = 0.3f; /* rate at an age x that age, before anything is learned */
 
 enum {
-	TURN_SHARE = 4, /* densities are computed again after size of the cache / TURN_SHARE clocks */
+	TURN_SHARE = 4, /* densities are computed once in size of the cache / TURN_SHARE clocks */
 	TURN_LEAST = 256,
 	NODES_SHARE = 8,  /* all nodes are visited once in size of the cache / NODES_SHARE clocks */
-	GHOSTS_SHARE = 2, /* all ghosts likewise */
+	GHOSTS_SHARE = 2, /* all ghosts are visited once in size of the cache / GHOSTS_SHARE clocks */
 
 	SIZE_LEAST = 16,
 	/* the size of the cache is reduced when fewer nodes than size / SIZE_SHARE are kept */
@@ -91,7 +92,7 @@ struct ghost {
 	bool used, grew;
 };
 
-/* gpool.h documents this size for GPOOL_KV_ADAPTIVE. */
+/* gpool/kv.h documents this size for GPOOL_KV_ADAPTIVE. */
 static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHOSTS * sizeof(struct ghost) <= 256,
 	"memory of a node");
 
@@ -105,7 +106,7 @@ struct adaptive {
 	uint32_t age_shift;      /* the first age ends at 2 to the power of age_shift */
 	uint32_t ages[AGES + 1]; /* begin of each age */
 	uint32_t node_hand, ghost_hand;
-	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* counts, of which old ones are forgotten */
+	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* counts, which decay (`memory`) */
 	float density[LISTS];
 	uint16_t rank[LISTS], by_rank[LISTS]; /* lists in the order of density, lowest first */
 	struct bitmap occupied;               /* ranks of nonempty lists */
@@ -230,8 +231,8 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 }
 
 /*
- * Return the group of a class: touched nodes, nodes of each origin, or nodes whose chain was left. Classes of a group
- * are assumed to be alike until more is known.
+ * Return the group of a class: touched nodes, nodes of an origin, or nodes whose chain was left. Classes of a group are
+ * assumed to have equal factors until more is known.
  */
 static uint32_t group_of(uint32_t kind)
 {
@@ -241,8 +242,8 @@ static uint32_t group_of(uint32_t kind)
 }
 
 /*
- * Add the observed touches of a class and the touches expected from its ages. Their ratio is the factor of a class or a
- * group.
+ * Return the observed touches of a class, and add those that its ages let expect to *expected. The ratio of both is the
+ * factor of a class or a group.
  */
 static float factor_add(const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float *expected)
 {
@@ -270,7 +271,7 @@ static void factors_make(const struct adaptive *adaptive, const float pooled[AGE
 	}
 }
 
-/* Compute the rates of one class. The prior assumption is that they differ from the pooled rates by a factor only. */
+/* Compute the rates of one class. The prior assumption is that they are the pooled rates multiplied by a factor. */
 static void rates_class(
 	const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float factor, float rates[AGES])
 {
@@ -279,7 +280,7 @@ static void rates_class(
 			(adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
 }
 
-/* Compute the density from each age on: the maximum, over all durations, of touches per unit of time. */
+/* Compute the density at each age: the maximum, over all durations, of touches per unit of time. */
 static void densities(struct adaptive *adaptive, uint32_t kind, const float rates[AGES])
 {
 	for (uint32_t first = 0; first < AGES; first++) {
@@ -363,8 +364,8 @@ static void list_add(struct eviction *eviction, uint32_t node)
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
 	head = &adaptive->entries[first + list];
 	/*
-	 * Append the node, or insert it before the first one if that was touched later, so that the rest of a chain is
-	 * evicted before the next chain.
+	 * Append the node, or insert it at the front if the first node was touched later, so that the rest of a chain
+	 * is evicted before the next chain.
 	 */
 	if (head->next != first + list && eviction->nodes[node].touched < eviction->nodes[head->next].touched)
 		head = &adaptive->entries[head->next];
@@ -449,7 +450,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	eviction->stats.ghosts++;
 }
 
-/* A remembered node was inserted again: count the touch that it would have received, had it been kept. */
+/* If a remembered node was inserted again, count the touch that it would have received if it had been kept. */
 static void ghost_return(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -503,7 +504,7 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	}
 }
 
-/* Return the number of entries to visit in this step in order to visit `count` entries in `step_count` steps. */
+/* Return the number of entries to visit in each step so that `count` entries are visited in `step_count` steps. */
 static uint32_t looks(uint32_t count, uint32_t step_count)
 {
 	return step_count ? (count + step_count - 1) / step_count : count;
@@ -538,8 +539,8 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 }
 
 /*
- * The size of the cache was halved, so the counts of an age now belong to the age two steps later. The distribution
- * within the first age is unknown; it is assumed to be even.
+ * Adapt the counts to half the size of the cache: those of an age belong to the age two steps later. The distribution
+ * within the first age is unknown and assumed to be even.
  */
 static void counts_halve(float counts[AGES])
 {
@@ -570,13 +571,13 @@ static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
 	}
 }
 
-/* Change the size. Ghosts are discarded; the counts are kept. */
+/* Change the size of the cache. The ghosts are discarded, and the counts are adapted. */
 static void rescale(struct eviction *eviction, uint32_t size)
 {
 	struct adaptive *adaptive = eviction->state;
 	uint32_t shift = adaptive->age_shift;
 
-	/* Do not touch memory that was never used. */
+	/* Do not access memory that was never used. */
 	if (eviction->stats.ghosts)
 		memset(adaptive->ghosts, 0,
 			(size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
@@ -590,7 +591,7 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	adaptive->turned = 0;
 }
 
-/* Update the size before an eviction to make room. */
+/* Update the size of the cache when a node is evicted to make room. */
 static void size_look(struct eviction *eviction)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -637,7 +638,7 @@ static int adaptive_init(struct eviction *eviction)
 	return 0;
 }
 
-/* The node got a child: count its time so far for its previous class. */
+/* Record that a node got a child. Its time so far counts for its previous class. */
 static void entry_grew(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -662,9 +663,9 @@ static void entry_left(struct eviction *eviction, uint32_t node)
 }
 
 /*
- * The node got a second child: a later access took another branch, and further accesses are expected to follow it. Mark
- * the chain below the first child as left. Each node is marked at most once between two touches, so marking costs no
- * more than touching.
+ * Mark the chain that begins with this node as left, because its parent got a second child, and further accesses are
+ * expected in the new branch. Each node is marked at most once between two touches, so marking costs no more than
+ * touching.
  */
 static void chain_leave(struct eviction *eviction, uint32_t node)
 {
@@ -678,10 +679,7 @@ static void chain_leave(struct eviction *eviction, uint32_t node)
 	}
 }
 
-/*
- * Set the origin and place of a node. A node below one that was never touched belongs to the same sequence of
- * insertions.
- */
+/* Set the origin and place of a node. It inherits the origin of a parent that was never touched. */
 static void entry_place(struct adaptive *adaptive, uint32_t node, uint32_t parent)
 {
 	const struct entry *above = parent == EVICTION_NONE ? NULL : &adaptive->entries[parent];

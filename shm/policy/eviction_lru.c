@@ -1,5 +1,5 @@
 /*
- * eviction_lru.c - evict the least recently touched candidate. The order is kept in a heap: a parent becomes a
+ * eviction_lru.c - evict the least recently touched candidate. The order is kept in a heap, because a parent becomes a
  * candidate when its last child is evicted, and may then have any position in the order.
  */
 #include "shm/policy/eviction_policy.h"

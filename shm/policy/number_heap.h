@@ -1,6 +1,6 @@
 /*
  * number_heap.h - a binary heap of small numbers, ordered by their keys with the lowest key on top. It stores the
- * position of each number, so any number can be removed. Threads: the caller provides locking.
+ * position of each number, so that any number can be removed. The caller provides locking.
  */
 #ifndef GPOOL_POLICY_NUMBER_HEAP_H
 #define GPOOL_POLICY_NUMBER_HEAP_H
@@ -16,12 +16,16 @@ struct number_heap {
 
 /*
  * number_heap_init() - initialize an empty heap of numbers below `numbers`, at least 1. Return: 0, -ENOMEM.
- * number_heap_fini() - free it; an all-zero struct is allowed.
+ * number_heap_fini() - free it; accepts a zeroed struct.
  */
 int number_heap_init(struct number_heap *heap, uint32_t numbers);
 void number_heap_fini(struct number_heap *heap);
 
-/* number_heap_add() - add a number that is not a member. number_heap_remove() - remove a member. Cost: logarithmic. */
+/*
+ * number_heap_add() - add a number that is not a member.
+ * number_heap_remove() - remove a member.
+ * Cost: logarithmic.
+ */
 void number_heap_add(struct number_heap *heap, uint32_t number, uint64_t key);
 void number_heap_remove(struct number_heap *heap, uint32_t number);
 

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
+/* maximum number of unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
 enum { RING_SHARE = 4 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
 
 /* ---- sums and heaps, derived from an adapter's state ---- */
 
-/* Remove an adapter from sums and heaps before a change of its fields; offer() adds it again. */
+/* Remove an adapter from sums and heaps before its fields are changed. offer() adds it again. */
 static void withdraw(struct residency *residency, uint32_t number)
 {
 	const struct adapter *adapter = &residency->adapters[number];
@@ -90,7 +90,7 @@ static void drop(struct residency *residency, uint32_t number)
 	decide(residency, number, RESIDENCY_DROP);
 }
 
-/* Drop copies that are worth less than this adapter's copy, until it has room. */
+/* Drop copies that are worth less than this adapter's copy until the latter has room. */
 static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -127,8 +127,8 @@ static void evict(struct residency *residency, uint32_t number)
 /* ---- loads ---- */
 
 /*
- * Return true if the queued adapters and one more would have room after the eviction of all idle adapters, or of those
- * that are not expected.
+ * Return true if `bytes` bytes of `count` adapters would have room after the eviction of all idle adapters that are not
+ * expected or, with expected_too, of all idle adapters.
  */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
 {
@@ -153,7 +153,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Make room by evicting adapters, as far as the reason of the load permits. Return true if the adapter has room now. */
+/* Evict adapters to make room, as far as the reason of the load permits. Return true if the adapter has room now. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;
@@ -162,7 +162,7 @@ static bool hot_room(struct residency *residency, const struct adapter *adapter)
 		return false;
 	while (!fits(residency, adapter->bytes, true)) {
 		if (adapter->reason == FOR_REBALANCING)
-			return false; /* its victims have already been selected */
+			return false; /* its victim was already evicted */
 		evict(residency, number_heap_lowest(&residency->victims));
 	}
 	return fits(residency, adapter->bytes, false);
@@ -180,7 +180,7 @@ static void load(struct residency *residency, uint32_t number)
 	decide(residency, number, warm ? RESIDENCY_LOAD_WARM : RESIDENCY_LOAD_COLD);
 }
 
-/* Remove an adapter from the queue. If rebalancing was to load it, that move ends. */
+/* Remove an adapter from the queue. If it was queued by rebalancing, that move ends. */
 static void unqueue(struct residency *residency, uint32_t number)
 {
 	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
@@ -339,8 +339,8 @@ static bool is_settled(const struct residency *residency, const struct adapter *
 }
 
 /*
- * Select the adapter to evict for this one; NO_ADAPTER if no eviction is needed. Return false if no victim is worth
- * less.
+ * Select the adapter to evict for this one; NO_ADAPTER if no eviction is needed. Return false if no suitable adapter is
+ * worth at most half as much.
  */
 static bool rebalance_victim(
 	const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
@@ -351,7 +351,7 @@ static bool rebalance_victim(
 	if (fits(residency, adapter->bytes, true))
 		return true;
 	if (!residency->sums.victims[0])
-		return false; /* expected adapters are sorted after all others */
+		return false; /* all victims are expected */
 	*victim = number_heap_lowest(&residency->victims);
 	least = &residency->adapters[*victim];
 	return hot_worth(residency, least) + 1 <= hot_worth(residency, adapter) &&
@@ -393,8 +393,8 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 }
 
 /*
- * Make one copy at a time, to limit the effect on loads. If host memory has no room for the copy, the next attempt
- * follows after another idle time.
+ * Make warm copies of idle adapters, one at a time to limit the effect on loads. If host memory has no room for a copy,
+ * the next attempt is made after another idle time.
  */
 static void compress(struct residency *residency, uint64_t now_us)
 {
@@ -453,7 +453,7 @@ static void load_done(struct residency *residency, uint32_t number, bool ok, uin
 	struct adapter *adapter = &residency->adapters[number];
 
 	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
-	adapter->idle_us = now_us; /* not in any heap while it is being loaded */
+	adapter->idle_us = now_us; /* no heap contains the adapter while it is being loaded */
 	set_hot(residency, number, ok ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT);
 	if (ok)
 		return;

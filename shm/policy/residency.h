@@ -1,6 +1,6 @@
 /*
  * residency.h - decide which adapters are hot (in GPU memory), which have a warm copy (int8, in host memory), and which
- * are on disk only. The code works on numbers only: the caller passes events and the time, and executes the returned
+ * are on disk only. It works on numbers only: the caller passes events and the time, and executes the returned
  * decisions.
  *
  *           acquire, pin, prefetch, tick                  LOAD, EVICT, SAVE, COMPRESS, DROP
@@ -9,27 +9,24 @@
  *             +------------------ residency_done() of LOAD, SAVE, COMPRESS ------------------+
  *
  * Rules:
- * - An acquired adapter is loaded at once if room can be made, however rarely it is used. Bytes are the first limit,
- *   counts the second.
+ * - An acquired adapter is loaded at once if room can be made. Both the bytes and the number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
  *   warm copy.
- * - Among these, the adapter with the lowest worth is evicted: expected accesses x reload time / size (worth.h).
- *   Accesses are counted, and half of the count is forgotten in half_life_us. An adapter with promote_uses accesses
- *   within window_us counts as if this rate had always held.
+ * - Of the idle adapters, the one with the lowest worth is evicted: expected accesses x reload time / size (worth.h).
  * - A prefetched adapter is expected: for window_us, only acquired adapters displace it.
  * - An adapter that was idle for idle_us gets a warm copy and stays hot. An adapter that is evicted earlier gets a copy
- *   first (SAVE). When host memory is short, copies of hot adapters are dropped first, since they can be made again.
+ *   first (SAVE). When host memory is short, copies of hot adapters are dropped first, because they can be made again.
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
- * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as any
- * evicted one. A moved adapter is not moved again in the same direction for window_us. With constant counts, a place is
- * therefore refilled at most log2(best / worst) times.
+ * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as the
+ * evicted one. An adapter that was moved is not moved again for window_us. If no further accesses are counted, a place
+ * is therefore refilled at most log2(best / worst) times.
  *
  * Invariants, checked by residency_check():
  *   hot bytes and adapters = loading + resident + leaving, within both limits
  *   warm bytes and adapters = copies + copies being made, within both limits
  *   victims = resident and idle adapters
- *   an adapter is queued only while room is being made, or while all memory that could be freed is in use
+ *   the first queued adapter waits only while there is no room for it
  *
  * Threads: the caller provides locking.
  * Memory:  200 bytes per possible adapter, allocated by residency_create().
@@ -57,8 +54,8 @@ struct residency_limits {
 };
 
 /*
- * Counts, window, accesses and idle time are specified. The other values were chosen with gpool-replay lora, for the
- * speeds of PCIe 4 and NVMe.
+ * The counts, the terms of worth and idle_us are requirements of the project. The other values were chosen with
+ * gpool-replay lora for the speeds of PCIe 4 and NVMe.
  */
 #define RESIDENCY_LIMITS_INIT \
 	{ \
@@ -118,25 +115,26 @@ struct residency_holder {
 };
 
 /*
- * residency_create() - create a state without adapters. @adapters: number of possible adapters,
- * 1..RESIDENCY_ADAPTERS_MAX; their numbers are below it.
- * Return: 0, -EINVAL (a limit is 0 that must not be), -ENOMEM. residency_destroy() accepts NULL.
+ * residency_create() - create a state without adapters. adapters: number of possible adapters,
+ * 1..RESIDENCY_ADAPTERS_MAX; their numbers are below it. Return: 0, -EINVAL (`adapters` is invalid, or a limit is too
+ * low), -ENOMEM.
+ * residency_destroy() - destroy it; accepts NULL.
  */
 int residency_create(const struct residency_limits *limits, uint32_t adapters, struct residency **out);
 void residency_destroy(struct residency *residency);
 
 /*
  * residency_register() - register an unused number as an adapter on disk. bytes: its size in GPU memory; warm_bytes:
- * size of its warm copy, or 0 if it cannot have one. Return: 0, -EINVAL, -EEXIST, -EFBIG (above the hot limit, so it
- * could never be loaded).
+ * size of its warm copy, or 0 if it cannot have one.
+ * Return: 0, -EINVAL, -EEXIST, -EFBIG (above the hot limit, so it could never be loaded).
  */
 int residency_register(
 	struct residency *residency, uint32_t adapter, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us);
 
 /*
  * residency_adopt() - record that an adapter that was just registered is already in GPU memory, has a warm copy, or
- * both. Use it for adapters that a previous state loaded. Return: 0; -ENOENT; -EBUSY: it is resident or being loaded;
- * -ENOSPC: a limit would be exceeded (nothing was changed).
+ * both. Use it for adapters that a previous state loaded.
+ * Return: 0, -ENOENT, -EBUSY (it is not absent, or has a copy), -ENOSPC (a limit would be exceeded).
  */
 int residency_adopt(struct residency *residency, uint32_t adapter, bool resident, bool copied, uint64_t now_us);
 
@@ -145,23 +143,21 @@ int residency_forget(struct residency *residency, uint32_t adapter);
 
 /*
  * residency_resize() - change the size of an adapter's warm copy, for instance if it cannot be stored as int8; 0: it
- * cannot have one. Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made).
+ * cannot have one.
+ * Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made; or the size is invalid).
  */
 int residency_resize(struct residency *residency, uint32_t adapter, uint64_t warm_bytes);
 
 /*
- * residency_acquire() - take a reference and record an access. The reference counts from now on, even while the adapter
- * is being loaded. If the load fails, the reference remains, and the next acquisition tries again. Return: 1: resident,
- * ready to use; 0: being loaded, or queued until memory is freed. Without a reference: -ENOENT; -ENOSPC: all memory is
- * in use (residency_holders() lists the holders).
+ * residency_acquire() - take a reference and record an access. The reference is taken even if the adapter must be
+ * loaded, and remains if the load fails; the next acquisition then tries again.
+ * Return: 1: resident; 0: being loaded, or queued until memory is freed; -ENOENT; -ENOSPC: all memory is in use (see
+ * residency_holders()). On an error, no reference is taken.
  */
 int residency_acquire(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_release(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
-/*
- * residency_pin() - keep an adapter resident until it is unpinned: as residency_acquire(), but without recording an
- * access. Pins nest.
- */
+/* residency_pin() - like residency_acquire(), but without recording an access. Pins nest. */
 int residency_pin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_unpin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
@@ -169,24 +165,26 @@ void residency_unpin(struct residency *residency, uint32_t adapter, uint64_t now
 void residency_access(struct residency *residency, uint32_t adapter, uint32_t count, uint64_t now_us);
 
 /*
- * residency_prefetch() - announce that the adapter will be acquired. It is loaded if no adapter in use or expected must
- * be displaced, and is then expected itself. Return: 1: resident; 0: being loaded; -ENOENT; -ENOSPC: not possible now.
+ * residency_prefetch() - announce that the adapter will be acquired. It is loaded if this is possible without
+ * displacing an adapter in use or expected, and is then expected itself.
+ * Return: 1: resident; 0: being loaded or queued; -ENOENT; -ENOSPC: not possible now.
  */
 int residency_prefetch(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
 /*
- * residency_unload() - evict an adapter from GPU memory. Return: 0, even if it was not resident; -ENOENT; -EBUSY: in
- * use, or being moved.
+ * residency_unload() - evict an adapter from GPU memory.
+ * Return: 0, even if it was not resident; -ENOENT; -EBUSY: in use, or being moved.
  */
 int residency_unload(struct residency *residency, uint32_t adapter);
 
-/* residency_next() - return the next decision in *decision. Return: false if there is none. */
+/* residency_next() - set *decision to the next decision. Return false if there is none. */
 bool residency_next(struct residency *residency, struct residency_decision *decision);
 
 /*
- * residency_done() - report that a decision was executed or, if `ok` is false, that it failed. A failed SAVE must free
- * the GPU memory nevertheless. An adapter whose copy failed is not copied again until residency_resize(). A failed load
- * from a warm copy drops the copy. Return: 0; -EINVAL: no such decision is pending.
+ * residency_done() - report that a decision was executed or, if `ok` is false, that it failed. Even a SAVE that failed
+ * must free the GPU memory. An adapter whose copy failed is not copied again until residency_resize(). After a failed
+ * load from a warm copy, the copy is dropped.
+ * Return: 0, -EINVAL (no such decision is pending).
  */
 int residency_done(struct residency *residency, const struct residency_decision *decision, bool ok, uint64_t now_us);
 
@@ -205,18 +203,18 @@ enum residency_warm residency_warm(const struct residency *residency, uint32_t a
 uint32_t residency_references(const struct residency *residency, uint32_t adapter);
 
 /*
- * residency_holders() - list adapters whose GPU memory cannot be freed, lowest number first; out[] receives at most
- * `most`.
- *
- * Return: their total number. Cost: a check of each adapter.
+ * residency_holders() - list the adapters whose GPU memory cannot be freed, lowest number first. out[] receives at most
+ * `most` of them.
+ * Return: their total number.
+ * Cost: a check of each adapter.
  */
 uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most);
 
 void residency_get_stats(const struct residency *residency, struct residency_stats *stats);
 
 /*
- * residency_check() - check the invariants. Return: NULL, or a description of a violated one. Cost: several passes over
- * the adapters.
+ * residency_check() - check the invariants. Return NULL, or a description of a violated invariant.
+ * Cost: several passes over the adapters.
  */
 const char *residency_check(const struct residency *residency);
 

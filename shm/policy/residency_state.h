@@ -1,5 +1,6 @@
 /*
- * residency_state.h - the state that residency.c changes and residency_inspect.c checks. For these files only.
+ * residency_state.h - the state that residency.c changes and residency_inspect.c checks. Used only by the files of
+ * residency.h.
  *
  * The fields of an adapter alone determine the sums that include it and the heaps that contain it (see the functions
  * below). To change an adapter, call withdraw(), change the fields, and call offer(); sums and heaps then stay
@@ -97,9 +98,12 @@ void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 /* ---- residency_worth.c ---- */
 /*
  * hot_worth() - return the worth per byte of GPU memory, as a binary logarithm. The values of all adapters are
- * comparable and do not change with time. The heaps are ordered by these keys, lowest first: victim_key(): worth,
- * expected adapters after all others; absent_key(): highest worth first; copy_key(): worth, copies of hot adapters
- * before all others.
+ * comparable and do not change with time.
+ *
+ * Keys of the heaps, which are ordered lowest first:
+ * victim_key() - by worth; expected adapters after all others.
+ * absent_key() - by worth, highest first.
+ * copy_key() - by worth; copies of hot adapters before all others.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter);
 uint64_t victim_key(const struct residency *residency, const struct adapter *adapter);

@@ -13,8 +13,8 @@ static double load_us(const struct residency *residency, const struct adapter *a
 }
 
 /*
- * Return the worth per byte of GPU memory. An adapter without a warm copy gets one before its eviction, so its reload
- * time is that from the copy.
+ * An adapter that can have a warm copy but has none gets one before its eviction. To make the copy is assumed to take
+ * as long as to load from it.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {

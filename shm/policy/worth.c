@@ -5,13 +5,13 @@
 enum {
 	KEY_SHIFT = 20, /* fractional bits of a key */
 	/*
-	 * binary logarithm: worth of an item after its first use, relative to its worth before; the exact value is not
+	 * binary logarithm of the factor by which the first use raises the worth of an item; the exact value is not
 	 * critical
 	 */
 	UNUSED_WORTH = 6,
 };
 
-/* ---- logarithms, accurate to 1e-5; the agent must not depend on the mathematical library ---- */
+/* ---- logarithms, accurate to 1e-5; the agent must not depend on libm ---- */
 
 static double log2_of(double value)
 {
@@ -85,7 +85,7 @@ void worth_count(const struct worth_terms *terms, struct worth *worth, uint32_t 
 	worth->uses += count < UINT32_MAX - worth->uses ? count : UINT32_MAX - worth->uses;
 	recent = worth_recent(terms, worth, now_us);
 	if (recent >= terms->promote_uses) {
-		/* The uses that would be remembered if this rate had always held. */
+		/* The number of uses that would be remembered if this rate had always held. */
 		double always = recent * (double)terms->half_life_us / (double)terms->window_us / 0.69314718;
 
 		uses = uses > always ? uses : always;

@@ -3,11 +3,11 @@
  * the lowest worth is evicted first.
  *
  * Uses are counted, and half of the count is forgotten in half_life_us. An item with promote_uses uses within window_us
- * counts as if this rate had always held, so an item that becomes popular is kept from then on. Worth is stored as a
- * logarithm plus the time in half-lives. Therefore values that were computed at different times are comparable, and
- * none changes with time.
+ * counts as if this rate had always held, so that an item that becomes popular is kept. Worth is stored as a logarithm
+ * plus the time in half-lives, so values that were computed at different times are comparable and need no update.
  *
- * Clock: times are microseconds of any clock that does not run backwards. Threads: the caller provides locking.
+ * Clock: times are in microseconds of any clock that does not run backwards.
+ * Threads: the caller provides locking.
  */
 #ifndef GPOOL_POLICY_WORTH_H
 #define GPOOL_POLICY_WORTH_H
@@ -19,7 +19,7 @@ struct worth_terms {
 	uint32_t promote_uses;
 };
 
-/* Window and uses are specified for adapters; the half-life was chosen with gpool-replay lora. */
+/* The window and the number of uses are requirements for adapters. The half-life was chosen with gpool-replay lora. */
 #define WORTH_TERMS_INIT \
 	{ \
 		.half_life_us = 1800000000, .window_us = 60000000, .promote_uses = 10 \

@@ -16,7 +16,7 @@ enum {
 
 /* ---- evict ---- */
 
-/* Evict only on request. */
+/* With these settings, pages are evicted only on request. */
 static const char *const evict_settings[] = {"eviction.start=100", "eviction.stop=99", NULL};
 static const char *const adaptive_settings[] = {
 	"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};

@@ -128,7 +128,7 @@ static uint32_t ready(struct gpool_sliced_range *sliced)
 	return gpool_sliced_range_info(sliced, &info) ? 0 : info.ready;
 }
 
-/* Wait until the blocks after the first `committed` ones are prepared; an engine would compute meanwhile. */
+/* Wait until the blocks after the first `committed` blocks are prepared. A real engine computes during this time. */
 static bool ready_await(struct gpool_sliced_range *sliced, uint32_t committed)
 {
 	for (int waited = 0; ready(sliced) < committed + AHEAD && waited < READY_MS; waited++)

@@ -1,6 +1,4 @@
-/*
- * bench_fill.c - utilization of a pool at the first out-of-memory, with mixed sizes and fragmented free runs.
- */
+/* bench_fill.c - utilization of a pool when the first allocation fails, with mixed sizes and fragmented free runs. */
 #include "tools/bench/bench.h"
 
 #include <errno.h>

@@ -47,8 +47,8 @@ static int free_all(struct gpool *pool, const struct gpool_block *blocks, unsign
 }
 
 /*
- * Times of all batches of a run. The sample is their median, since a batch in which the thread was preempted is not
- * meaningful.
+ * Times of all batches of a run. The sample is their median, so that batches in which the thread was preempted do not
+ * affect it.
  */
 static double first_ns[BATCHES_MAX], second_ns[BATCHES_MAX];
 

@@ -31,7 +31,7 @@ static int agent_find(struct bench *bench, pid_t *agent)
 	return 0;
 }
 
-/* Return the private memory of a process in bytes: RssAnon, since shared tables count as RssShmem. */
+/* Return the private memory of a process in bytes. This is RssAnon, because shared tables count as RssShmem. */
 static int private_memory(pid_t pid, uint64_t *bytes)
 {
 	char path[32], line[256];

@@ -1,9 +1,11 @@
 /*
- * bench_kv_offload.c - preempted sequences whose content is kept. It is saved to the cache's host memory, unchanged or
- * as int8, or to blocks of the pool. It is restored from there, or from the agent's host memory after these blocks have
- * been spilled, with a wait or a prefetch. The sequence has 64 MiB in blocks of 32 KiB. Each figure ends when the
- * stream has finished its copies. On `host`, one thread executes copies and conversions, so no figure can exceed the
- * memcpy of the peer.
+ * bench_kv_offload.c - preemption of sequences whose content is kept.
+ *
+ * The content is saved to the cache's host memory, unchanged or as int8, or to blocks of the pool. It is restored from
+ * host memory; or the blocks are spilled to the agent's host memory and then restored, with a wait or a prefetch. The
+ * sequence has 64 MiB in blocks of 32 KiB. Each figure ends when the stream has finished its copies.
+ *
+ * On `host`, one thread executes copies and conversions, so no figure can exceed the memcpy of the peer.
  */
 #include "tools/bench/bench.h"
 

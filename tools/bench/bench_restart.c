@@ -1,5 +1,6 @@
 /*
- * bench_restart.c - the death of the agent of a pool of 40,960 pages, half of which a worker has in blocks of one page.
+ * bench_restart.c - the death of the agent of a pool of 40,960 pages. A worker has half of the pages, in blocks of one
+ * page.
  */
 #include "tools/bench/bench.h"
 
@@ -48,7 +49,7 @@ static int sample_restart(struct bench *bench, struct gpool *pool)
 	options.flags = GPOOL_ALLOC_CONTIGUOUS;
 	killed = monotonic_ns();
 	kill((pid_t)before, SIGKILL);
-	/* Wait for its end, before which it could still answer. */
+	/* Wait until the process has ended; before that, it could answer the request. */
 	error = poll(&ended, 1, ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
 	close(ended.fd);
 	/*

@@ -1,8 +1,8 @@
 /*
  * bench_scaling.c - interference of two processes: gpool, compared with one shared reference count per page.
  *
- * Each turn measures every member alone, then both at once, so that other load of the machine affects all three
- * measurements.
+ * Each turn measures every member alone and then both at the same time, so that other load of the machine affects all
+ * three measurements.
  */
 #include "tools/bench/bench.h"
 

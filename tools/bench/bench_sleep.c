@@ -1,7 +1,9 @@
 /*
- * bench_sleep.c - sleep and wake of ranges in a pool of 40,960 pages: one of 35,000 pages whose content is discarded,
- * and a smaller one whose content is spilled and restored. The driver calls of a wake are a figure, too: on `host`, a
- * mapping is a system call, and its cost on a GPU must be measured on a GPU.
+ * bench_sleep.c - sleep and wake of ranges in a pool of 40,960 pages. The content of a range of 35,000 pages is
+ * discarded. The content of a smaller range is spilled and restored.
+ *
+ * On `host`, a mapping is a system call. Its cost on a GPU must be measured on a GPU, so the driver calls of a wake are
+ * a figure, too.
  */
 #include "tools/bench/bench.h"
 

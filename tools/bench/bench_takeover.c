@@ -1,7 +1,9 @@
 /*
- * bench_takeover.c - the time during which a leadership role has no active holder. It begins when the holder is killed
- * or releases the role. It ends when the standby has the role, and, in another figure, when it has opened the object
- * that the holder published. Holder and standby are separate processes; all use one clock.
+ * bench_takeover.c - the time during which a leadership role has no active holder.
+ *
+ * The time begins when the holder is killed or releases the role. One figure ends when the standby has the role;
+ * another ends when the standby has opened the object that the holder published. Holder and standby are separate
+ * processes; both use the same clock.
  */
 #include "tools/bench/bench.h"
 

@@ -152,7 +152,10 @@ static int group_measure(struct session *session, enum group group)
 	snprintf(folder, sizeof(folder), "%s/%s", session->folder, groups[group].name);
 	if (mkdir(folder, 0755) < 0 || pipe(ends) < 0)
 		return -errno;
-	/* A signal in between is handled when `running` is set, so it ends a group that is still starting. */
+	/*
+	 * A signal that arrives before `running` is set is handled when it is set, so it also ends a group that is
+	 * starting.
+	 */
 	signals_block(SIG_BLOCK);
 	running = interrupted ? -1 : fork();
 	if (running == 0) {

@@ -40,5 +40,5 @@ $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
 	@mkdir -p $(@D)
 	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# These are loops over numbers, for which -O2 favours code size too much.
+# These files are loops over numbers. -O2 prefers small code, so compile them with -O3.
 $(B)/obj/cuda/kernels/lora_host.o $(B)/obj/cuda/kernels/quantise.o: ALL_CFLAGS += -O3

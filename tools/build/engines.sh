@@ -1,7 +1,8 @@
 #!/bin/bash
-# engines.sh - make the virtual environment with vLLM for `make test-engines`, below build/. It takes about 6 GB, and 2 minutes with a cache.
+# engines.sh - create the virtual environment with vLLM for `make test-engines`, below build/. It needs about 6 GB. The
+# installation takes 2 minutes if uv has the packages in its cache.
 #
-# usage: engines.sh FOLDER      nothing is done if FOLDER has what tools/build/engines.txt lists
+# usage: engines.sh FOLDER      the packages are installed unless FOLDER has those that tools/build/engines.txt lists
 set -euo pipefail
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$1 lock=$root/tools/build/engines.txt
@@ -18,7 +19,7 @@ if ! cmp -s "$lock" "$folder/engines.txt"; then
     cp "$lock" "$folder/engines.txt"
 fi
 
-# The package of this source tree, with its entry points.
+# Make the package of this source tree importable in the environment, and write its metadata with the entry points.
 site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 echo "$root/client/python" > "$site/gpool.pth"
 "$folder/bin/python" - "$root/client/python/pyproject.toml" "$site" <<'END'

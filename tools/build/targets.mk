@@ -126,13 +126,13 @@ SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
 UNITS := $(notdir $(basename $(wildcard tools/packaging/systemd/*.service.in)))
 
-# The folder in which this Python finds packages below prefix.
+# The folder below prefix in which $(PYTHON) finds packages.
 pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
 	echo $(prefix)/lib/python3/dist-packages)
 
 # Generated files that are installed: the completions, from poolctl's tables; the dashboard, from a table of graphs; the
-# declarations of the Python package, from the public headers. The last are written into the package, which is used in
-# place.
+# declarations of the Python package, from the public headers. The declarations are written into the package in the
+# source tree, from which the package can also be used.
 PYTHON_ABI := client/python/gpool/_abi.py
 GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json) $(PYTHON_ABI)
 # The package in the source tree has the module of the release build.

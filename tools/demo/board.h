@@ -50,13 +50,13 @@ struct board_engine {
 	uint32_t request_count;
 
 	_Alignas(64) _Atomic uint64_t clock_us; /* time of this engine; it never decreases */
-	/* 1: the other engine waits for this one. The conductor clears it when the process has ended */
+	/* 1: the other engine waits for this engine. The conductor clears the field when the process has ended */
 	_Atomic uint32_t active;
 
 	_Atomic uint64_t bytes_written;
 	_Atomic uint64_t bytes_verified;
-	_Atomic uint64_t waits;             /* requests that had to wait for pages */
-	_Atomic uint64_t preemptions;       /* requests that lost their pages to an older one and were started again */
+	_Atomic uint64_t waits;       /* requests that had to wait for pages */
+	_Atomic uint64_t preemptions; /* requests that lost their pages to an older request and were started again */
 	_Atomic uint64_t recomputed_tokens; /* written again after a preemption or a kill */
 	_Atomic uint64_t prefix_hits;       /* follow-ups that found their prefix in the cache */
 	_Atomic uint64_t prefix_hit_tokens;

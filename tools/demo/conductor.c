@@ -270,7 +270,7 @@ static void engines_stop(struct conductor *conductor)
 
 /* ---- the agent ---- */
 
-/* Attach as an observer once the agent serves; the agent may also end, if its configuration is invalid. */
+/* Attach as an observer when the agent serves. The agent ends instead if its configuration is invalid. */
 static int agent_await(struct conductor *conductor, const char *const *names, uint32_t count)
 {
 	int status, error = -ETIMEDOUT;
@@ -340,7 +340,7 @@ static void sample(struct conductor *conductor)
 
 /*
  * Abort a run without progress: an error in the agent, the library or the demo may make all engines wait forever. A
- * long gap between arrivals is not a stall, since no request is waiting.
+ * long gap between arrivals is not counted, because no request waits during it.
  */
 static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 {

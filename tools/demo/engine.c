@@ -32,9 +32,9 @@ struct sequence {
 	struct pattern_owner owner;
 	struct kv kv;
 	uint64_t queued_us;
-	uint64_t refusals_seen; /* engine->refusals when the request was queued; a refusal since then has delayed
-				 * this request, too */
-	bool failed;            /* verification found wrong bytes */
+	/* engine->refusals when the request was queued; any later refusal has delayed this request, too */
+	uint64_t refusals_seen;
+	bool failed; /* verification found wrong bytes */
 };
 
 struct sequence_list {
@@ -57,7 +57,7 @@ struct engine {
 	uint64_t pause_steps;
 	uint64_t touched_us;
 	bool blocked;  /* the head of the queue was refused pages */
-	bool released; /* pages have been freed or unpinned since then */
+	bool released; /* pages have been freed or unpinned since the refusal */
 	struct prefix_cache cache;
 };
 
@@ -98,7 +98,7 @@ static void queue_insert(struct engine *engine, struct sequence *sequence)
 	sequence->queued_us = engine->now_us;
 	sequence->refusals_seen = engine->refusals;
 	list_insert(&engine->queue, sequence);
-	/* The head is a new one, which has not been refused yet. */
+	/* The queue has a new head, which has not been refused pages. */
 	if (engine->queue.first == sequence)
 		engine->blocked = false;
 }
@@ -183,7 +183,10 @@ static void engine_admitted(struct engine *engine, struct sequence *sequence)
 	if (sequence->kv.has_prefix) {
 		board_add(&score->prefix_hits, 1);
 		board_add(&score->prefix_hit_tokens, sequence->kv.tokens);
-		/* Check now, not only at the end: the cache must return the content that was put into it. */
+		/*
+		 * Check the prefix before it is used, not only at the end: the cache must return the content that was
+		 * put into it.
+		 */
 		if (kv_part_check(&engine->context, &sequence->kv.parts[0]) != 0)
 			sequence->failed = true;
 	}

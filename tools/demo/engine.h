@@ -1,12 +1,16 @@
 /*
  * engine.h - a process that uses KV memory as an LLM engine does, and checks every byte of it.
  *
- * It serves its requests of the board in order of arrival, with continuous batching. A request that arrives allocates
- * pages for its whole context or waits in the queue. Each step writes context of the admitted requests, up to a budget,
- * and one generated token for each request whose context is complete. When the last page of a request is full, a new
- * one is allocated. If there is none, the youngest request frees its pages and starts again later. Older requests can
- * therefore finish, and requests never wait for each other. A finished request is verified completely; its context is
- * kept in the prefix cache, unpinned, and its other pages are freed.
+ * The engine serves its requests of the board in order of arrival, with continuous batching. A request that arrives
+ * allocates pages for its whole context or waits in the queue. Each step writes context of the admitted requests, up to
+ * a budget, and one generated token for each request whose context is complete.
+ *
+ * When the last page of a request is full, the request allocates another page. If no page is available, the youngest
+ * request frees its pages and starts again later. Older requests can therefore finish, and requests never wait for each
+ * other.
+ *
+ * A finished request is verified completely. Its context is kept in the prefix cache, unpinned; its other pages are
+ * freed.
  */
 #ifndef GPOOL_DEMO_ENGINE_H
 #define GPOOL_DEMO_ENGINE_H

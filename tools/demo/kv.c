@@ -71,8 +71,8 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 	options.timeout_ms = timeout_ms;
 	error = gpool_alloc(context->pool, pages, &options, &part.block);
 	/*
-	 * The session has no quota, so -EDQUOT means the tenant's limit, which is the whole pool: treat it as a lack of
-	 * pages.
+	 * The session has no quota, so -EDQUOT means that the tenant's limit is reached. That limit is the whole pool;
+	 * report the error as a shortage of pages.
 	 */
 	if (error)
 		return error == -EDQUOT ? -ENOSPC : error;
@@ -143,7 +143,7 @@ int kv_check(const struct kv_context *context, const struct kv *kv)
 {
 	int error = 0;
 
-	/* Check all parts even if one is wrong, since each counts as an error. */
+	/* Check all parts even if one is wrong: each wrong part counts as an error. */
 	for (uint32_t i = 0; i < kv->count; i++)
 		if (kv_part_check(context, &kv->parts[i]) != 0)
 			error = -EBADMSG;

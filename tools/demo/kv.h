@@ -68,7 +68,7 @@ void kv_write(const struct kv_context *context, struct kv *kv, uint32_t tokens);
 /* kv_check() - check all parts. Return: 0 or -EBADMSG. */
 int kv_check(const struct kv_context *context, const struct kv *kv);
 
-/* kv_touch() - report the parts as used, since a pin that is not refreshed counts as leaked. */
+/* kv_touch() - report the parts as used. A pin that is not refreshed counts as leaked. */
 void kv_touch(const struct kv_context *context, const struct kv *kv);
 
 /*

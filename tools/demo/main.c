@@ -216,7 +216,7 @@ static int traces_read(struct settings *settings)
 	return 0;
 }
 
-/* Check that every request fits into the pool; one that does not would wait forever. */
+/* Check that every request fits into the pool. A request that does not fit would wait forever. */
 static int largest_request_fits(const struct settings *settings)
 {
 	const struct plan *plan = &settings->plan;
@@ -225,7 +225,7 @@ static int largest_request_fits(const struct settings *settings)
 	for (int e = 0; e < BOARD_ENGINES; e++)
 		for (uint32_t i = 0; i < plan->traces[e].count; i++) {
 			const struct trace_request *request = &plan->traces[e].requests[i];
-			/* One more page, for a prefix whose end is not used. */
+			/* A prefix whose end is not used needs one more page. */
 			uint32_t pages = 1 +
 				model_pages((uint64_t)request->context_tokens + request->generated_tokens,
 					plan->tokens_per_page);

@@ -54,7 +54,10 @@ static void take_client(
 {
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		if (strcmp(client->name, names[i]) == 0) {
-			/* The session of a killed engine may still exist in addition to its successor's. */
+			/*
+			 * The session of a killed engine may exist for a while in addition to the session of the
+			 * restarted engine.
+			 */
 			sample->engines[i].needed_pages += client->needed_pages;
 			sample->engines[i].offered_pages += client->offered_pages;
 			sample->engines[i].idle_pages += client->idle_pages;

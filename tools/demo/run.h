@@ -48,7 +48,10 @@ enum {
 	PLAN_PREFILL_TOKENS = 4096, /* tokens of context per step, as engines process it in chunks */
 	PLAN_REUSE_EVERY = 4,       /* every fourth request continues an earlier one */
 	PLAN_CACHE_S = 60,          /* at the pace of the trace */
-	/* the run has four parts: as in the trace, engine 0 idle, engine 1 idle, as in the trace */
+	/*
+	 * number of parts of the run: engine 0 is idle in the second and engine 1 in the third; in the other parts,
+	 * both receive requests as in the trace
+	 */
 	PLAN_IDLE_PARTS = 4,
 };
 

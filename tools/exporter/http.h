@@ -75,7 +75,7 @@ int http_listen(const char *address, uint16_t *port);
 int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits,
 	struct http **http);
 
-/* http_stop() - stop accepting requests, wait for the handlers and streams in progress, and stop. */
+/* http_stop() - stop accepting requests, wait for the handlers and streams in progress, and free the server. */
 void http_stop(struct http *http);
 
 /* http_stopping() - return true if the server is stopping. A handler that waits must check it regularly. */

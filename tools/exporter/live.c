@@ -318,7 +318,7 @@ static void entry_print(struct http_answer *answer, const struct msg_page_entry 
 	number(json, "block_pages", entry->use >= 3 ? entry->block_pages : 0);
 	number(json, "pins", entry->pins);
 	number(json, "idle_ms", entry->idle_ms);
-	/* As text, since most JSON readers store numbers as doubles. */
+	/* The id is a string, because most JSON readers store numbers as doubles. */
 	snprintf(id, sizeof(id), "%" PRIu64, entry->owner_id);
 	cJSON_AddStringToObject(json, "owner_id", id);
 	answer->body = cJSON_PrintUnformatted(json);

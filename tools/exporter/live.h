@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-enum { LIVE_HZ = 10, LIVE_VIEWERS = 16 }; /* limited, since each viewer has a thread and a table of pages */
+enum { LIVE_HZ = 10, LIVE_VIEWERS = 16 }; /* limited because each viewer has a thread and a table of pages */
 
 struct live {
 	struct sampler *sampler;

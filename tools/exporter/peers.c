@@ -16,7 +16,7 @@ struct peer {
 	enum peer_state state;
 	int fd;
 	uint64_t origin;
-	uint64_t deadline_ms; /* of its wait for a request, or of its answer */
+	uint64_t deadline_ms; /* time by which the request, or the end of the answer, is due */
 };
 
 struct peers {

@@ -3,8 +3,8 @@
  * send a request.
  *
  * A peer waits from its connect, and from the end of each answer, until the head of its next request is complete. A
- * peer that waits for longer than `head_ms` is disconnected, even if it sends bytes meanwhile. A peer that has not
- * received an answer of known length within `answer_ms` is also disconnected. At the limit of connections, a new
+ * peer that waits for longer than `head_ms` is disconnected, even if it has sent a part of the head. A peer that has
+ * not received an answer of known length within `answer_ms` is also disconnected. At the limit of connections, a new
  * connection replaces the one that has waited longest; it is refused only if all others are being served.
  *
  * An address is an IPv4 address, all of 127.0.0.0/8, or a /64 of IPv6, which usually is one machine.
@@ -44,8 +44,9 @@ struct peer *peer_open(struct peers *peers, int fd, const struct sockaddr *addre
 void peer_close(struct peers *peers, struct peer *peer);
 
 /*
- * peer_asked() - record that the head of the peer's request is complete. peer_answers() - record that an answer of
- * known length is queued. peer_waits() - record that the answer was sent.
+ * peer_asked() - record that the head of the peer's request is complete.
+ * peer_answers() - record that an answer of known length is queued.
+ * peer_waits() - record that the answer was sent.
  */
 void peer_asked(struct peers *peers, struct peer *peer);
 void peer_answers(struct peers *peers, struct peer *peer);

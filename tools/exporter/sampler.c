@@ -43,9 +43,7 @@ static void detach(struct sampler *sampler)
 	sampler->attached = 0;
 }
 
-/*
- * If the socket does not exist, gpoold does not run: it creates the socket once and keeps it while its agent restarts.
- */
+/* If the socket does not exist, gpoold does not run: gpoold keeps the socket while its agent restarts. */
 static bool socket_missing(const struct sampler *sampler)
 {
 	char path[PATH_MAX];

@@ -50,8 +50,8 @@ struct piece {
 	struct stream_set *set; /* free: the set that it belongs to; else NULL */
 	uint64_t address, bytes;
 	/*
-	 * For a piece in a stream's set: signaled when the stream has reached the free. 0: not recorded, since only one
-	 * stream was in use; no wait is needed then.
+	 * For a piece in a stream's set: signaled when the stream has reached the free. 0: not recorded, because only
+	 * one stream was in use; then no wait is needed.
 	 */
 	struct gpool_fence fence;
 };
@@ -194,7 +194,7 @@ static bool many_streams(const struct best_fit *pool)
 	return pool->set_count - 1 + pool->unordered > 1;
 }
 
-/* Prepare for one more user of memory: record the fences that were omitted while there was only one. */
+/* Prepare for another stream: record the fences that were omitted while only one stream was in use. */
 static void set_appears(struct best_fit *pool)
 {
 	if (pool->set_count == 2 && !TAILQ_EMPTY(&pool->sets[1].waiting))
@@ -351,7 +351,7 @@ static bool segments_release(struct best_fit *pool)
 /* ---- the calls ---- */
 
 /*
- * Take a piece of at least `bytes` from *set, which is the stream's set or the first one. A segment allocated for a
+ * Take a piece of at least `bytes` from *set, which is the stream's set or the first set. A segment allocated for a
  * stream belongs to that stream.
  */
 static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t bytes, struct piece **taken)

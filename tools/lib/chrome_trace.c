@@ -131,7 +131,7 @@ static void put_value(FILE *file, const struct flight_entry *entry)
 	}
 }
 
-/* Print numbers that may exceed 2^53 as strings, since readers convert numbers to doubles. */
+/* Print numbers that may exceed 2^53 as strings, because readers convert numbers to doubles. */
 static void put_args(FILE *file, const struct flight_row *row)
 {
 	const struct flight_entry *entry = &row->entry;

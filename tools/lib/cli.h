@@ -96,8 +96,7 @@ struct program {
 struct command {
 	const struct verb *verb;         /* NULL: none */
 	const char *values[OPTIONS_MAX]; /* by id; NULL: not given; "" for an option without an argument */
-	const char *before[OPTIONS_MAX]; /* the value before the last one, for an option that was given more than
-					  * once */
+	const char *before[OPTIONS_MAX]; /* the previous value of an option that was given more than once */
 	uint32_t times[OPTIONS_MAX];     /* number of times that the option was given */
 	char **arguments;
 	uint32_t argument_count;

@@ -13,7 +13,7 @@ cJSON *json_document(const char *kind)
 	return document;
 }
 
-/* Raw text, since cJSON stores numbers as doubles, which lose the low bits of large counters. */
+/* Add the number as raw text: cJSON stores numbers as doubles, which lose the low bits of large counters. */
 void json_number(cJSON *object, const char *name, uint64_t value)
 {
 	char text[24];

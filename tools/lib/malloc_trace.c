@@ -268,8 +268,8 @@ static uint32_t *events_sort(const struct malloc_trace *trace, struct key *key)
 }
 
 /*
- * Slots for threads or streams. A thread or stream has a slot from its first event to its last, since only the number
- * of concurrent ones is limited.
+ * Slots for threads or streams. A thread or stream has a slot from its first event to its last, because the limit
+ * applies to concurrent threads and streams.
  */
 struct places {
 	struct key key;

@@ -4,7 +4,9 @@
  * As text, a trace is CSV with a header line and one event per line. A program can record it (record_path in struct
  * gpool_vm_options), or a tool can generate it. All fields except `op` are decimal numbers without a sign:
  *
- * 	time_ns,thread,stream,op,size,id 0,1,1,malloc,2097152,1 8120,1,1,free,0,1
+ * 	time_ns,thread,stream,op,size,id
+ * 	0,1,1,malloc,2097152,1
+ * 	8120,1,1,free,0,1
  *
  *   time_ns  time on any clock; it does not run backwards within a thread
  *   thread   the calling thread; any number
@@ -32,7 +34,7 @@ enum {
 	MALLOC_TRACE_EVENTS_MAX = 10000000, /* 240 MB of events */
 	/* concurrent threads, from their first to their last events; each becomes a thread of the replay */
 	MALLOC_TRACE_THREADS_MAX = 256,
-	MALLOC_TRACE_STREAMS_MAX = 250, /* concurrent streams, likewise; a session can have 255 */
+	MALLOC_TRACE_STREAMS_MAX = 250, /* concurrent streams, counted in the same way; a session can have 255 */
 	MALLOC_TRACE_ERROR_BYTES = 512,
 };
 
@@ -47,7 +49,7 @@ struct malloc_event {
 	uint32_t twin;
 	uint8_t op;     /* enum malloc_op */
 	uint8_t thread; /* from 0; a number is reused after the last event of its thread */
-	uint8_t stream; /* from 1, reused likewise; 0: none */
+	uint8_t stream; /* from 1; reused in the same way; 0: none */
 };
 
 struct malloc_trace {
@@ -60,7 +62,8 @@ struct malloc_trace {
 };
 
 /*
- * malloc_trace_read() - read a trace from text. malloc_trace_load() - read it from a file; "-": standard input.
+ * malloc_trace_read() - read a trace from text.
+ * malloc_trace_load() - read it from a file; "-": standard input.
  *
  * @name:       name of the text in error messages
  * @incomplete: drop a truncated last line, and frees of ids that are not allocated; an id may be allocated twice

@@ -47,7 +47,8 @@ struct prefix_trace {
 };
 
 /*
- * prefix_trace_read() - read a trace from text. prefix_trace_load() - read it from a file; "-": standard input.
+ * prefix_trace_read() - read a trace from text.
+ * prefix_trace_load() - read it from a file; "-": standard input.
  *
  * @name:  name of the text in error messages
  * @limit: maximum number of requests to read; 0: all

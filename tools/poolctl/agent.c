@@ -29,8 +29,8 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /*
- * Return true if waiting is useless because there is no socket: gpoold creates it once, and keeps it while its agent
- * restarts. If there is a socket, the library waits for the agent.
+ * Return true if waiting is useless because there is no socket: gpoold keeps the socket while its agent restarts. If
+ * there is a socket, the library waits for the agent.
  */
 static bool attach_missing(const struct command *command)
 {
@@ -189,7 +189,7 @@ int agent_clients(const struct command *command, struct gpool *pool, struct clie
 			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
 			view->clients[view->count++] = reply.clients[i];
 		}
-		/* each part must begin after the last one; otherwise the loop might not end */
+		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

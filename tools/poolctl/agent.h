@@ -54,7 +54,8 @@ int agent_status(const struct command *command, struct gpool *pool, struct msg_s
 
 /*
  * AGENT_GETTER(pages) - define agent_get_pages(), which sends a pages_request, decodes the pages_reply and returns an
- * exit code. AGENT_DOER(evict) - define agent_do_evict(), which does the same for a request answered by a done_reply.
+ * exit code.
+ * AGENT_DOER(evict) - define agent_do_evict(), which does the same for a request answered by a done_reply.
  */
 #define AGENT_GETTER(name) \
 	static inline int agent_get_##name(const struct command *command, struct gpool *pool, \

@@ -15,8 +15,9 @@
 #include <string.h>
 
 enum {
-	SESSIONS = 15, /* attached one after the other; each is one sample of attaching and of refilling a lease */
-	BATCH = 16,    /* blocks of one page, allocated together */
+	/* attached one after the other; each session is one sample of attaching and of refilling a lease */
+	SESSIONS = 15,
+	BATCH = 16, /* blocks of one page, allocated together */
 	BATCHES = 2001,
 	COPIES = 101,
 	PAGES_SHARE = 8, /* at most 1/PAGES_SHARE of the free pages is requested */
@@ -265,7 +266,7 @@ static void figures_json(const struct command *command, const char *name, struct
 	json_print(command, document, false);
 }
 
-/* Refuse to run if the pool is short of pages. *most: number of pages that may be requested at once. */
+/* Refuse to run if the pool has too few free pages. *most: number of pages that may be requested at once. */
 static int room_check(const struct command *command, struct gpool *pool, const char *name, uint32_t *most)
 {
 	static struct msg_status_reply status;

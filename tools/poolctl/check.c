@@ -13,7 +13,7 @@ AGENT_GETTER(check)
 
 enum {
 	CHECK_TRIES = 4,     /* the first check and three retries */
-	CHECK_AGAIN_MS = 20, /* far above the time for which a page is in transit, even if its thread has no CPU */
+	CHECK_AGAIN_MS = 20, /* much longer than a page is in transit, even if its thread has to wait for a CPU */
 };
 
 /* The pools to be checked: by requests to the agent, or in mapped tables. */

@@ -37,7 +37,10 @@ struct doctor {
 	uint64_t host_bytes; /* bytes of all pools of the host back end */
 };
 
-/* doctor_add() - add a finding. doctor_advise() - add advice to the last finding. */
+/*
+ * doctor_add() - add a finding.
+ * doctor_advise() - add advice to the last finding.
+ */
 void __attribute__((format(printf, 4, 5)))
 doctor_add(struct doctor *doctor, enum doctor_verdict verdict, const char *thing, const char *format, ...);
 void __attribute__((format(printf, 2, 3))) doctor_advise(struct doctor *doctor, const char *format, ...);

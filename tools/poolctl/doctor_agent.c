@@ -55,7 +55,7 @@ static void folder_check(struct doctor *doctor, const char *path)
 	}
 }
 
-/* Only the group may reach these sockets, since a malformed header terminates a process that uses nanomsg. */
+/* Only the group may reach these sockets: a malformed header terminates a process that uses nanomsg. */
 static void sockets_check(struct doctor *doctor, const char *directory)
 {
 	static const char *const names[] = {"attach", "nn"};

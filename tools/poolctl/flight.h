@@ -10,8 +10,8 @@
 #include "tools/lib/flight_log.h"
 
 /*
- * flight_gather() - read and sort the records of the rings; with `events`, only of the rings of events. The caller sets
- * the session of the log. The function applies --since. The pool number of a row is its index in offline.h.
+ * flight_gather() - read and sort the records of all rings, or with `events` only of the rings of events. The function
+ * applies --since. The caller sets the session of the log. The pool number of a row is its index in offline.h.
  */
 int flight_gather(const struct command *command, const struct offline *offline, bool events, struct flight_log *log);
 

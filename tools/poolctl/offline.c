@@ -260,8 +260,8 @@ static bool pool_shown(const struct command *command, const struct offline_pool 
 }
 
 /*
- * Subtract, or return 0. Counts may be inconsistent: a session without a table has no known offered or idle pages, and
- * a running agent may have changed page words since the tables were read.
+ * Subtract; return 0 if the result would be negative. Counts may be inconsistent: a session without a table has no
+ * known offered or idle pages, and a running agent may have changed page words after the tables were read.
  */
 static uint32_t minus(uint32_t from, uint32_t what)
 {

@@ -51,7 +51,8 @@ int offline_roles(const struct command *command, const struct offline *offline, 
 int offline_regions(const struct command *command, const struct offline *offline, struct regions_view *view);
 int offline_transfers(const struct command *command, const struct offline *offline, struct transfers_view *view);
 /*
- * offline_pools() - return the pools selected by --pool: [first, first + count). offline_check() - check one of them.
+ * offline_pools() - return the pools selected by --pool: [first, first + count).
+ * offline_check() - check one of them.
  */
 int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count);
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);

@@ -76,7 +76,7 @@ int pins_ask_pool(
 			return code;
 		for (uint32_t i = 0; i < reply.pins_count; i++)
 			pins_add(view, status->name, status->page_size, &reply.pins[i]);
-		/* each part must begin after the last one; otherwise the loop might not end */
+		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.next_session &&
 			(reply.next < request.first ||
 				(reply.next == request.first && reply.next_session <= request.first_session)))

@@ -14,7 +14,7 @@ AGENT_GETTER(regions)
 
 enum { REGION_LOOKS = 8 }; /* attempts to read the regions while the worker is idle; each is at least a round trip */
 
-/* The totals of all regions with one state, whether listed or not, and of the listed ones. */
+/* The totals of the regions with one state: of all, and of those that are listed. */
 struct sum {
 	uint64_t regions, pages, largest;
 };
@@ -66,7 +66,7 @@ static int regions_ask_once(const struct command *command, struct gpool *pool, s
 		}
 		view->damaged += reply.damaged;
 		view->head = reply;
-		/* each part must begin after the last one; otherwise the loop might not end */
+		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			return agent_bad_answer(command);
 		request.first = reply.next;
@@ -228,7 +228,7 @@ static void totals_table(const struct command *command, const struct regions_vie
 	table_destroy(table);
 }
 
-/* A region that a stream freed without a fence is available only to that stream so far. */
+/* A region that a stream freed without a fence is available only to that stream. */
 static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)

@@ -95,7 +95,7 @@ static int roles_ask(const struct command *command, struct roles_view *view)
 			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
 			view->roles[view->count++] = reply.roles[i];
 		}
-		/* each part must begin after the last one; otherwise the loop might not end */
+		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

@@ -16,7 +16,8 @@ enum screen_key {
 /*
  * screen_open() - take over the terminal. From then on, SIGINT, SIGTERM, SIGHUP and SIGQUIT are reported as keys, and
  * the terminal is restored when the process exits. Return: 0, -ENOTTY (input or output is not a terminal), -ENOTSUP (an
- * unknown $TERM). screen_close() - restore the terminal.
+ * unknown $TERM).
+ * screen_close() - restore the terminal.
  */
 int screen_open(bool color);
 void screen_close(void);

@@ -45,7 +45,10 @@ struct snapshot_run {
 	uint64_t offset, length;
 };
 
-/* Write a part of a segment to the file. A worker may change it meanwhile; the old or the new data is written. */
+/*
+ * Write a part of a segment to the file. A worker may change the segment during the write; the old or the new data is
+ * written.
+ */
 static int run_write(FILE *file, int fd, uint64_t offset, uint64_t length)
 {
 	static char buffer[COPY_BYTES];

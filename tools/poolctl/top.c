@@ -87,7 +87,7 @@ static int kinds_ask(struct watch *watch, const char *pool_name)
 	int code = CODE_OK;
 
 	if (count != top->kind_count) {
-		/* zeroed, since entries that a failed request leaves unchanged are drawn, too */
+		/* zeroed, because entries that a failed request leaves unchanged are drawn, too */
 		free(top->kinds);
 		top->kinds = memory_or_exit(calloc(count, 1));
 		top->kind_count = count;
@@ -136,7 +136,7 @@ static int look_attached(struct watch *watch)
 	return CODE_OK;
 }
 
-/* Sample once. After a failure, the next refresh uses a new session, since gpoold may have been restarted. */
+/* Sample once. After a failure, the next refresh uses a new session, because gpoold may have been restarted. */
 static int look(struct watch *watch)
 {
 	int code = watch->pool ? CODE_OK : agent_open(&watch->command, GPOOL_OPEN_OBSERVER, &watch->pool);

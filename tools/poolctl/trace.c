@@ -24,7 +24,7 @@ static void pool_name(const void *context, uint32_t pool, char name[CHROME_NAME_
 	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(source->offline, pool));
 }
 
-/* Return the event of a session's start, "'NAME' attached"; NULL: it is no longer recorded. */
+/* Return the event of a session's start, "'NAME' attached"; NULL if it has been overwritten. */
 static const struct flight_row *attached(const struct flight_log *log, uint32_t pool, uint32_t session)
 {
 	for (uint32_t i = log->count; i-- > 0;) {

@@ -1,5 +1,6 @@
 /*
- * transfers.c - list pages that are being transferred to another trust domain, and pages that were retired meanwhile.
+ * transfers.c - list the pages that are being transferred to another trust domain, and the pages that were retired in a
+ * transfer.
  */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
@@ -120,7 +121,7 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
 			view->transfers[view->count++] = reply.transfers[i];
 		}
-		/* each part must begin after the last one; otherwise the loop might not end */
+		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.more &&
 			(reply.next_pool < request.first_pool ||
 				(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))

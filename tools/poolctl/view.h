@@ -69,7 +69,7 @@ struct roles_view {
 };
 
 /*
- * The states of an entry: the agent's, and one more for offline use, when it is unknown whether the entry waits or is
+ * The states of an entry: those of the agent, and one for offline use, when it is unknown whether the entry waits or is
  * being cleared.
  */
 enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
@@ -105,8 +105,8 @@ int objects_look(const struct command *command, struct objects_view *view);
 typedef void objects_printer(const struct command *command, const struct objects_view *view);
 int objects_show(const struct command *command, objects_printer *table, objects_printer *json);
 /*
- * objects_pins() - add up the pins by object. pins.c: pins_ask_pool() - request the pins of a pool. Return: an exit
- * code.
+ * objects_pins() - add up the pins by object.
+ * pins.c: pins_ask_pool() - request the pins of a pool. Return: an exit code.
  */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;

@@ -80,7 +80,7 @@ struct lora_strategy {
 	const char *name, *text;
 	enum lora_order order;
 	bool look_ahead, limit; /* --look-ahead, --batch-adapters */
-	bool lru;               /* evict the least recently used adapter, whatever its worth */
+	bool lru;               /* evict the least recently used adapter; its worth is ignored */
 };
 
 struct lora_plan {
@@ -116,16 +116,17 @@ struct lora_result {
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
- * lora_least_loads() - compute a lower bound of the loads. The bound is valid for any scheduler, even one that knows
- * the whole trace and serves requests in any order. The condition is that each request ends by the later of ends_us[]
- * and max_bypass_us after its arrival. Return: 0 and *loads, or -ENOMEM.
+ * lora_least_loads() - compute a lower bound of the loads. Each request must end by the later of ends_us[] and
+ * max_bypass_us after its arrival. Under this condition the bound is valid for any scheduler, even one that knows the
+ * whole trace and serves requests in any order. Return: 0 and *loads, or -ENOMEM.
  */
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 
 /*
- * lora_fixed_loads() - compute, for comparison, the loads if the adapters with the most requests per byte stay resident
- * once loaded, and every other request needs a load. Since requests are drawn independently, this is the expected
- * optimum without knowledge of the future, except for requests that wait together. Return: 0 and *loads, or -ENOMEM.
+ * lora_fixed_loads() - compute, for comparison, the loads of a fixed choice: the adapters with the most requests per
+ * byte stay resident after their first load, and every other request needs a load. Requests are drawn independently, so
+ * this is the expected optimum without knowledge of the future, except for requests that wait together. Return: 0 and
+ * *loads, or -ENOMEM.
  */
 int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
 

@@ -126,7 +126,7 @@ static int request_arrive(struct service *service)
 	return 0;
 }
 
-/* Process the events up to this time, in order; with `once`, process only the first event, whatever its time. */
+/* Process the events up to this time, in order. With `once`, process only the first event, even if it is later. */
 static int time_pass(struct service *service, uint64_t until_us, bool once)
 {
 	int error = 0;
@@ -179,7 +179,7 @@ static void requests_start(struct service *service, const struct lora_schedule *
 	}
 }
 
-/* Unpin the adapters that are kept for later requests, since the oldest request needs the memory. */
+/* Unpin the adapters that are kept for later requests: the oldest request needs the memory. */
 static void kept_let_go(struct service *service)
 {
 	for (uint32_t adapter = 0; adapter < service->plan->workload->adapter_count; adapter++) {

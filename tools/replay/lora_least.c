@@ -20,7 +20,7 @@
 #include <string.h>
 
 struct last {
-	uint64_t over_us; /* time by which all requests so far have ended */
+	uint64_t over_us; /* time by which all earlier requests for the adapter have ended */
 	bool seen;
 };
 

@@ -21,8 +21,8 @@ enum {
 };
 
 /*
- * Two hues that all kinds of colour vision can distinguish. CSS variables are avoided, since some SVG viewers do not
- * support them.
+ * Two hues that can be distinguished with all kinds of colour vision. CSS variables are avoided because some SVG
+ * viewers do not support them.
  */
 static const char style[] =
 	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending_unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"

@@ -193,7 +193,8 @@ static void play_free(struct play_thread *thread, uint32_t index)
 }
 
 /*
- * Wait for the time of an event. The wait is divided into short ones, since a signal or an error does not interrupt it.
+ * Wait for the time of an event. The wait is divided into short waits, because a signal or an error does not interrupt
+ * it.
  */
 static void play_pace(const struct player *player, uint64_t time_ns)
 {

@@ -2,9 +2,9 @@
  * player.h - replay a trace of allocations on an allocator, with one thread for each thread of the trace and one stream
  * for each stream.
  *
- * A thread executes its events in order. A free waits for its malloc, even if another thread executes the malloc.
- * Otherwise there is no order between threads, unless the trace is played in order: then each event waits for the
- * preceding one. Since an event waits only for earlier events of the trace, there are no deadlocks.
+ * A thread executes its events in order. A free waits for its malloc, even if another thread executes the malloc. There
+ * is no other order between threads, unless the trace is played in order: then each event waits for the preceding
+ * event. An event waits only for earlier events of the trace, so there are no deadlocks.
  */
 #ifndef GPOOL_REPLAY_PLAYER_H
 #define GPOOL_REPLAY_PLAYER_H

@@ -41,7 +41,10 @@ struct samples {
 	int error; /* the first error, after which nothing is added */
 };
 
-/* samples_init() - prepare samples for a trace that lasts span_ns. samples_fini() - free them. */
+/*
+ * samples_init() - prepare samples for a trace that lasts span_ns.
+ * samples_fini() - free them.
+ */
 void samples_init(struct samples *samples, uint64_t span_ns);
 void samples_fini(struct samples *samples);
 

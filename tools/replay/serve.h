@@ -36,10 +36,10 @@ enum { SERVE_TOKEN_BYTES = 2 * SERVE_LAYERS * SERVE_KV_HEADS * SERVE_HEAD_SIZE *
 
 enum { SERVE_ENGINES_MAX = 16, SERVE_TEXT_BYTES = 256, SERVE_CURVE_POINTS = 400 };
 
-/* When the blocks of a request are allocated: as it grows, or at once for its expected size. */
+/* When the blocks of a request are allocated: as the request grows, or at admission for its expected size. */
 enum serve_growth {
 	SERVE_INCREMENTAL,
-	SERVE_MEAN,   /* prompt plus the average length of the answers so far */
+	SERVE_MEAN,   /* prompt plus the average length of the finished answers */
 	SERVE_ORACLE, /* prompt plus answer, as stated in the trace */
 };
 extern const char *const serve_growths[];  /* their names, terminated by NULL */
@@ -82,13 +82,13 @@ struct serve_setup {
 	X(evicted_blocks) /* evicted by the cache to make room */ \
 	X(lost_blocks)    /* lost because the agent evicted them, or a block before them */ \
 	X(shared_blocks)  /* published in the pool */ \
-	X(failed_shares)  /* not shared, since the pool had no room for more objects or no memory */ \
+	X(failed_shares)  /* not shared, because the pool had no room for more objects or no memory */ \
 	X(preempted)      /* to be computed again */ \
 	X(offloaded)      /* saved to host memory */ \
 	X(resumed) \
 	X(waits)          /* requests that arrived when there was no memory */ \
 	X(wait_us)        /* total time of these until their admission */ \
-	X(first_token_us) /* total from arrival to the first token, of all requests that had one */ \
+	X(first_token_us) /* total from arrival to the first token, of all requests with a first token */ \
 	X(first_tokens) \
 	X(copied_bytes) /* by copy on write, and by packing */ \
 	X(saved_bytes)  /* to host memory */ \
@@ -162,7 +162,8 @@ struct serve_result {
 
 /*
  * serve_engine_of() - return the engine that serves a request. Engines take turns; while the last one is idle, the
- * others take turns. serve_next() - return the first request of an engine from `request` on; request_count: none.
+ * others take turns.
+ * serve_next() - return the first request of an engine from `request` on; request_count: none.
  */
 uint32_t serve_engine_of(const struct serve_setup *setup, uint32_t request);
 uint32_t serve_next(const struct serve_setup *setup, uint32_t engine, uint32_t request);

@@ -68,7 +68,7 @@ static int publish(struct serve_engine *engine, struct serve_job *job)
 		return engine_fail(engine, blocks, "publish blocks", job->request);
 	job->published = (uint32_t)blocks;
 	/*
-	 * Publish the blocks of the prompt once all are computed. If the pool has no room for them, they are not
+	 * Publish the blocks of the prompt when all are computed. If the pool has no room for them, they are not
 	 * shared.
 	 */
 	if (job->shared || engine->setup->apart || engine->setup->engines == 1 || job->computed < job->prompt)
@@ -91,14 +91,14 @@ static int job_compute(struct serve_engine *engine, struct serve_job *job, uint3
 	return publish(engine, job);
 }
 
-/* Synchronize the device's tables. They need pages, too; sequences may have to be preempted for them. */
+/* Copy the tables to the device. This needs pages, too, for which sequences may have to be preempted. */
 static int sync_tables(struct serve_engine *engine)
 {
 	int error;
 
 	while (is_shortage(error = gpool_kv_sync(engine->kv)) && requests_preempt(engine) == 0)
 		;
-	/* If pages are still short, no sequence is running, and the tables can be synchronized later. */
+	/* If there are not enough pages even now, no sequence is running, and the tables can be copied later. */
 	if (!error || is_shortage(error))
 		error = engine_settle(engine);
 	return error ? engine_fail(engine, error, "copy tables", engine->next) : 0;

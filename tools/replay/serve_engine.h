@@ -41,8 +41,8 @@ int engine_fail(struct serve_engine *engine, int error, const char *what, uint32
 int engine_settle(struct serve_engine *engine);
 
 /*
- * arrival_us() - return the arrival of a request. has_come() - return true if it has arrived. `request` may be past the
- * last one.
+ * arrival_us() - return the arrival of a request.
+ * has_come() - return true if it has arrived. `request` may be past the last one.
  */
 uint64_t arrival_us(const struct serve_engine *engine, uint32_t request);
 bool has_come(const struct serve_engine *engine, uint32_t request);

@@ -30,7 +30,10 @@ struct serve_job {
 	bool answered; /* it has its first token */
 };
 
-/* serve_job_begin() - create the ids and lengths of a request. Return: 0 or -ENOMEM. serve_job_end() - free them. */
+/*
+ * serve_job_begin() - create the ids and lengths of a request. Return: 0 or -ENOMEM.
+ * serve_job_end() - free them.
+ */
 int serve_job_begin(struct serve_job *job, const struct prefix_trace *trace, uint32_t request);
 void serve_job_end(struct serve_job *job);
 
@@ -52,7 +55,8 @@ struct serve_memory {
 };
 
 /*
- * serve_job_found() - record that the first `tokens` tokens are cached. serve_job_restart() - record that no token is.
+ * serve_job_found() - record that the first `tokens` tokens are cached.
+ * serve_job_restart() - record that no token is.
  */
 void serve_job_found(struct serve_job *job, const struct serve_memory *memory, uint32_t tokens);
 void serve_job_restart(struct serve_job *job);

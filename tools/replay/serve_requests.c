@@ -122,7 +122,7 @@ static int job_resume(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "append a token", job->request) : 1;
 }
 
-/* Resume preempted sequences. Return: 1 if none is waiting any more, otherwise 0. */
+/* Resume preempted sequences. Return: 1 if none is waiting, 0 if one must wait, or negative errno. */
 static int resume_all(struct serve_engine *engine)
 {
 	uint64_t sequence;
@@ -154,7 +154,7 @@ bool has_come(const struct serve_engine *engine, uint32_t request)
 	return request < engine->setup->trace->request_count && arrival_us(engine, request) <= engine->answer.clock_us;
 }
 
-/* Record that all requests that have arrived are waiting for memory, since the first of them is. */
+/* Record that all requests that have arrived are waiting for memory, because the first of them is waiting. */
 static void mark_waiting(struct serve_engine *engine)
 {
 	if (engine->waiting < engine->next)
@@ -177,9 +177,11 @@ static uint32_t estimate(const struct serve_engine *engine, const struct serve_j
 }
 
 /*
- * Check the watermark before allocating: gpool_kv_allocate() reserves block numbers for it, but their pages may be used
- * elsewhere; gpool_kv_can_allocate() considers that. With several engines there is no check, since memory that the
- * others do not use now is available, too, but not reported.
+ * Check the watermark before allocating. gpool_kv_allocate() reserves block numbers for it, but the pages of these
+ * blocks may be used elsewhere; gpool_kv_can_allocate() considers that.
+ *
+ * With several engines there is no check: memory that the other engines do not use is available, too, but
+ * gpool_kv_can_allocate() does not report it.
  */
 static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const struct gpool_kv_prefix *prefix)
 {

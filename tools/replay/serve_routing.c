@@ -1,7 +1,9 @@
 /*
- * serve_routing.c - see serve.h. Requests are assigned in turn, whatever the engines' caches contain. With idle
- * windows, the last engine receives requests only in windows 0, 2, 4... of trace time; the other engines receive all
- * requests of windows 1, 3, 5...
+ * serve_routing.c - see serve.h.
+ *
+ * Requests are assigned in turn; the contents of the engines' caches are ignored. With idle windows, the last engine
+ * receives requests only in windows 0, 2, 4... of trace time; the other engines receive all requests of windows 1, 3,
+ * 5...
  */
 #include "tools/replay/serve.h"
 

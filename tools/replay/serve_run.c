@@ -51,7 +51,7 @@ struct run {
 	struct serve_result *result;
 	struct replay_pool pool;
 	struct part parts[SERVE_ENGINES_MAX];
-	uint32_t idle_turns; /* turns since the last computation */
+	uint32_t idle_turns; /* turns after the last computation */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };

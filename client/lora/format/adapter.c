@@ -81,7 +81,7 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 	return error;
 }
 
-/* Identify the source before the headers are read, so that a later change of the files is detected. */
+/* The source is identified before the headers are read, so that a later change of the files is detected. */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason)
 {
 	int error = files->open ? 0 : files_open(adapter, files->fds, reason);
@@ -229,7 +229,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 
 /*
  * Store layout and names; under the lock. If two threads have read the headers at the same time, the layout of the
- * first is kept.
+ * first thread is kept.
  */
 static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout,
 	const struct lora_stamp stamps[2])

@@ -57,8 +57,8 @@ void adapter_unref(struct adapter *adapter);
 
 /*
  * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
- * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, and the first time some
- * hundred microseconds.
+ * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, and some hundred
+ * microseconds at the first call.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
@@ -84,7 +84,8 @@ void adapter_page(const struct adapter *adapter, uint32_t page, void *image, voi
 
 /*
  * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: it does not exist, or was made from other
- * files; or as cold_open(). adapter_cold_end() - Close it.
+ * files; or as cold_open().
+ * adapter_cold_end() - Close it.
  */
 int adapter_cold(
 	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);

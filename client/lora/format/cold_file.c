@@ -16,8 +16,8 @@
 #include "shm/checksum.h"
 
 /*
- * Rows that are expanded before they are added to the checksum: 64 KiB, which fit in a core's cache. Measured for 16 MB
- * with two threads: 0.80 ms; with 2 MiB at a time, 1.0 ms.
+ * The number of rows that are expanded before they are added to the checksum: 64 KiB, which fit in a core's cache.
+ * Measured for 16 MB with two threads: 0.80 ms; with 2 MiB at a time, 1.0 ms.
  */
 enum { EXPAND_ROWS = 256 };
 
@@ -99,7 +99,7 @@ static bool groups_hold(const struct cold_file *file)
 			(group->codec == COLD_RAW && group->bytes != whole))
 			return false;
 		page += group->pages;
-		offset += cold_align(group->bytes); /* at most 65,536 groups of 8 MiB, so this cannot overflow */
+		offset += cold_align(group->bytes); /* cannot overflow: at most 65,536 groups of 8 MiB */
 	}
 	return page == header->pages && offset == header->file_bytes;
 }

@@ -5,13 +5,13 @@
  *   group | zeros | group | zeros | ...                                                     each at a multiple of 4096
  *
  * A group consists of the pages that a layer needs in addition to those of earlier layers, or of a part of these pages.
- * Each layer is therefore one sequential read, optionally with O_DIRECT into a registered buffer. The rows of a page
- * are stored unchanged (plain) or in int8 (int8_form.h). The last page has the length that the layout states. A group
- * may be compressed with zstd.
+ * Each layer is therefore read sequentially, optionally with O_DIRECT into a registered buffer. The rows of a page are
+ * stored unchanged (plain) or in int8 (int8_form.h). The last page has the length that the layout states. A group may
+ * be compressed with zstd.
  *
  * All data has checksums (XXH3 64). The head contains a checksum of itself, one for each group with the zeros after it,
- * and one for the expanded image of each page. The checksums detect damage and incomplete files, but not forged ones.
- * Every field is therefore checked as well, so that a forged file can result only in wrong weights.
+ * and one for the expanded image of each page. The checksums detect damage and incomplete files, but not forged files.
+ * Every field is therefore checked, so that a forged file can result only in wrong weights.
  */
 #ifndef GPOOL_CLIENT_LORA_COLD_FILE_H
 #define GPOOL_CLIENT_LORA_COLD_FILE_H
@@ -25,7 +25,7 @@
 enum {
 	COLD_VERSION = 1,
 	COLD_ALIGN = 4096, /* sufficient for O_DIRECT on all devices */
-	/* bytes of page images; chosen: long enough to read fast, short enough for a few buffers */
+	/* limit of a group's page images; chosen: large enough to read fast, small enough for several buffers */
 	COLD_GROUP_IMAGE_MAX = 8 << 20,
 	COLD_HEAD_MAX = 32 << 20, /* room for the largest layout, and 65,536 groups and pages */
 };
@@ -44,7 +44,7 @@ struct cold_header {
 	uint64_t magic;
 	uint32_t version, header_bytes;
 	uint64_t file_bytes;
-	uint64_t checksum; /* of the head, computed with 0 in this field */
+	uint64_t checksum; /* XXH3 64 of the head, computed with 0 in this field */
 	struct cold_source source;
 	uint32_t head_bytes; /* a multiple of COLD_ALIGN */
 	uint32_t form;       /* enum cold_form */
@@ -57,7 +57,7 @@ static_assert(sizeof(struct cold_header) == 96, "a format of files");
 struct cold_group {
 	uint64_t offset;   /* in the file: after the head or the previous group */
 	uint64_t bytes;    /* as stored, without the zeros after them */
-	uint64_t checksum; /* of the stored bytes and the zeros up to the next multiple of COLD_ALIGN */
+	uint64_t checksum; /* XXH3 64 of the stored bytes and of the zeros up to the next multiple of COLD_ALIGN */
 	uint32_t first_page, pages;
 	uint32_t codec; /* enum cold_codec */
 	uint32_t reserved;
@@ -89,7 +89,7 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 /*
  * cold_source_of() - Identify the files of an adapter, by adapter_config.json and the header of the weights. Call it
  * before peft_read(), so that a later change is detected.
- * Return: 0; -EINVAL, with a reason: they cannot be such files; -EIO, with a reason; -ENOMEM.
+ * Return: 0; -EINVAL, with a reason: they are not the files of an adapter; -EIO, with a reason; -ENOMEM.
  */
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);
 
@@ -131,7 +131,7 @@ int cold_group_read(const struct cold_file *file, uint32_t group, void *stored);
 
 /*
  * cold_group_expand() - Check a stored group, and decompress it.
- * @stored: [cold_align(group->bytes)]; if it changes meanwhile, this call may succeed, but then cold_page_expand()
+ * @stored: [cold_align(group->bytes)]; if it changes during the call, the call may succeed, but cold_page_expand() then
  *          fails
  * @room:   [cold_pages_bytes()] for decompressed data; may be NULL if group->codec is COLD_RAW
  * @pages:  receives `stored` or `room`: the forms of the pages, in order

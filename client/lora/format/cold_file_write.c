@@ -20,9 +20,9 @@
 enum {
 	LEVEL = 3, /* zstd's default; higher levels hardly compress weights better */
 	/*
-	 * Compression must save at least a third. Chosen: a core decompresses 1 to 2 GB/s, as fast as a disk reads, so
-	 * a smaller gain costs more time than it saves. Weights in bf16 shrink by only a quarter, and took three times
-	 * as long to load.
+	 * Compression must save at least a third. Chosen: a core decompresses 1 to 2 GB/s, which is the speed of a
+	 * disk, so a smaller gain costs more time than it saves. Weights in bf16 shrink by only a quarter; compressed,
+	 * they took three times as long to load.
 	 */
 	GAIN_MIN = 3,
 };
@@ -53,7 +53,7 @@ static void source_of_file(const struct stat *status, struct cold_source *source
 	source->mtime_ns = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
 }
 
-/* Get the sizes of the data that the source hashes, without interpreting the data. */
+/* Get the sizes of the data whose hash identifies the source, without interpreting the data. */
 static int sizes_of(
 	int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
 {
@@ -293,7 +293,7 @@ static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 	return 0;
 }
 
-/* Write the head last, so that an incomplete file has none. */
+/* The head is written last, so that an incomplete file has no valid head. */
 static int file_write(struct writer *writer, const struct cold_source *source, struct reason *reason)
 {
 	int error = groups_write(writer, reason);

@@ -3,7 +3,7 @@
  *
  * Pages can be made one by one, in any order; in ascending order, the file is read about once. A weight that is not
  * finite, or that overflows in the layout's element, is refused with its position, because it would make every result
- * of the adapter useless.
+ * of the adapter wrong.
  */
 #ifndef GPOOL_CLIENT_LORA_CONVERT_H
 #define GPOOL_CLIENT_LORA_CONVERT_H
@@ -48,8 +48,8 @@ void convert_close(struct convert *convert);
 int convert_page(const struct convert *convert, uint32_t page, void *image, struct reason *reason);
 
 /*
- * convert_tiles() - Convert `tiles` tiles of one matrix, from `tile` on, at most as many as fit in a page. to: [tiles]
- * tiles. Return: as convert_page().
+ * convert_tiles() - Convert `tiles` tiles of one matrix, beginning with `tile`; at most as many as fit in a page. to:
+ * [tiles] tiles. Return: as convert_page().
  */
 int convert_tiles(const struct convert *convert, const struct convert_piece *piece, void *to, struct reason *reason);
 

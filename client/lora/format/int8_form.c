@@ -36,9 +36,10 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 /* ---- the loss ---- */
 
 /*
- * INPUTS: random vectors x that are computed at a time. The variance of the result depends on rank times vectors, so
- * low ranks need more vectors; with a product of 128 the result is within a tenth of the limit. A single x is not
- * sufficient: with rank 1 its output may be close to zero, which makes the relative error large.
+ * INPUTS is the number of random vectors x that are processed at a time. The variance of the result depends on the rank
+ * times the number of vectors, so low ranks need more vectors; with a product of 128, the result is within a tenth of
+ * the limit. A single x is not sufficient: with rank 1, its output may be close to zero, which makes the relative error
+ * large.
  */
 enum { INPUTS = 8, RANK_ENOUGH = 16 };
 
@@ -50,7 +51,7 @@ static uint32_t batches_of(uint32_t rank)
 /* Inline a function, so that it is compiled for the instruction set of its caller. */
 #define EACH __attribute__((always_inline)) static inline
 
-/* One sum for each input, so that the compiler can vectorize without changing the order of additions. */
+/* A sum for each input, so that the compiler can vectorize without changing the order of additions. */
 typedef float lanes __attribute__((vector_size(INPUTS * sizeof(float)), aligned(16)));
 
 struct measure {
@@ -75,7 +76,7 @@ EACH float input_of(uint32_t column, uint32_t input)
 	return (float)(int32_t)(bits >> 32) * 0x1p-31f;
 }
 
-/* Use two sums, because each addition must wait for the previous one to the same sum. */
+/* Two sums are used, because each addition must wait for the previous addition to the same sum. */
 EACH void products_add(lanes *sums, const float *row, const lanes *x)
 {
 	lanes even = *sums, odd = {0};

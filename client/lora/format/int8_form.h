@@ -1,7 +1,7 @@
 /*
  * int8_form.h - rows of pages in int8, which need half the space, and the loss of accuracy of an adapter in int8.
  *
- * The form of n rows of a page is as follows. A row has 256 bytes, of tiles or of the zeros between and after them.
+ * A row of a page has 256 bytes, which belong to a tile or are zeros between or after tiles. The form of n rows is:
  *
  *   codes int8[n][128] | scales bf16[n]
  *
@@ -27,11 +27,13 @@ static inline uint64_t int8_form_bytes(uint32_t rows)
 void int8_form_make(const void *image, uint32_t rows, enum adapter_element element, void *form);
 /* int8_form_expand() - Expand a form. image: receives rows * 256 bytes. */
 void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image);
-/* int8_form_expand_some() - Expand `count` rows from row `first` on. image: the address of row 0. */
+/* int8_form_expand_some() - Expand `count` rows, beginning with row `first`. image: the address of row 0. */
 void int8_form_expand_some(
 	const void *form, uint32_t rows, uint32_t first, uint32_t count, enum adapter_element element, void *image);
 
-/* An adapter with a larger loss is not stored in int8. Measured for normally distributed weights: 0.95 %. */
+/*
+ * An adapter with a larger loss is not stored in int8. For normally distributed weights, the loss is 0.95 % [measured].
+ */
 #define INT8_LOSS_MAX 0.015
 
 /* The loss of the module for which it is largest. */

@@ -176,7 +176,7 @@ int json_object_parse(const char *text, size_t bytes, struct json_object *object
 	int error = -ENOMEM;
 
 	*at = 0;
-	/* Each string is at most as long as in the text, which also contains two quotes for it. */
+	/* No string is longer than in the text, where it also has two quotes. */
 	made.values = calloc(bytes / MEMBER_BYTES_MIN + 1, sizeof(*made.values));
 	made.strings = malloc(bytes + 1);
 	if (made.values && made.strings && parse.locale)

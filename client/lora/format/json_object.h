@@ -1,10 +1,10 @@
 /*
  * json_object.h - read a JSON object whose members are values, or objects of values. Internal to client/lora.
  *
- * It is meant for small files from untrusted sources. Members of the object, and of objects in it, are stored in the
- * order of the file. Deeper values and elements of arrays are checked and counted, but not stored. Limits: the depth is
- * at most JSON_DEPTH_MAX; numbers have at most JSON_NUMBER_BYTES_MAX characters; strings are UTF-8; keys contain no
- * zero byte. Keys may occur twice, so callers must check for duplicates.
+ * The text is untrusted and small. Members of the object, and of objects in it, are stored in the order of the text.
+ * Deeper values and elements of arrays are checked and counted, but not stored. Limits: the depth is at most
+ * JSON_DEPTH_MAX; numbers have at most JSON_NUMBER_BYTES_MAX characters; strings are UTF-8; keys contain no zero byte.
+ * Keys may occur twice, so callers must check for duplicates.
  */
 #ifndef GPOOL_CLIENT_LORA_JSON_OBJECT_H
 #define GPOOL_CLIENT_LORA_JSON_OBJECT_H

@@ -11,7 +11,7 @@ static_assert((int)PEFT_NO_LAYER == (int)ADAPTER_NO_LAYER && (int)PEFT_RANK_MAX 
 		(int)PEFT_MODULES_MAX == (int)ADAPTER_MODULES_MAX,
 	"what is read can be packed");
 
-/* Maximum number of remembered gaps at the ends of pages. Chosen: more than a layer leaves. */
+/* The maximum number of remembered gaps at the ends of pages. Chosen: more than a layer leaves. */
 enum { GAPS_MAX = 64 };
 
 /* A matrix that is being assigned. */
@@ -43,7 +43,7 @@ static uint32_t gap_bytes(const struct plan *plan, const struct adapter_run *gap
 	return plan->page_bytes - gap->offset;
 }
 
-/* Remember the rest of a page as a gap. If there are too many, drop the smallest. */
+/* Remember the rest of a page as a gap. If too many gaps exist, drop the smallest one. */
 static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 {
 	struct adapter_run *least = plan->gaps;
@@ -61,7 +61,7 @@ static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 		*least = (struct adapter_run){page, offset};
 }
 
-/* Return the gap that the matrix fills best, that is, with the smallest rest; or NULL. */
+/* Return the gap of which the matrix leaves the smallest rest, or NULL. */
 static struct adapter_run *gap_find(struct plan *plan, const struct item *item)
 {
 	struct adapter_run *best = NULL;
@@ -155,7 +155,7 @@ static int item_place(struct plan *plan, const struct item *item)
 			matrix->head_tiles = (uint32_t)some;
 		else if (runs == 1)
 			matrix->run_tiles = (uint32_t)some;
-		else if (some > before) { /* this needs a gap: the longer one of the other two runs must come first */
+		else if (some > before) { /* after a run in a gap: the longer of the other two runs must be first */
 			struct adapter_run shorter = plan->runs[plan->run_count - 2];
 
 			plan->runs[plan->run_count - 2] = plan->runs[plan->run_count - 1];

@@ -19,7 +19,7 @@
 enum adapter_element pack_element(const struct peft *peft);
 
 /*
- * pack_make() - Make a layout, one allocation that pack_free() frees. page_bytes: a power of two, 512 KiB to 4 MiB.
+ * pack_make() - Make a layout, which pack_free() frees. page_bytes: a power of two, 512 KiB to 4 MiB.
  * Return: 0; -EINVAL, with a reason: the number of pages or the layout exceeds a limit; -ENOMEM.
  */
 int pack_make(const struct peft *peft, uint32_t page_bytes, enum adapter_element element, struct adapter_layout *layout,

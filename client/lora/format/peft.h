@@ -2,7 +2,7 @@
  * peft.h - the files of a LoRA adapter of PEFT: adapter_config.json and adapter_model.safetensors.
  *
  * Each adapted module has two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight [out, rank],
- * and is applied as y += scale * B (A x). The rank is that of the shapes. The ranks in the configuration affect only
+ * and is applied as y += scale * B (A x). The rank is taken from the shapes. The rank in the configuration affects only
  * the scale, which is alpha / rank, or alpha / sqrt(rank) with rsLoRA. The patterns in the configuration can set rank
  * and alpha for each module.
  *

@@ -5,8 +5,8 @@
 enum { REASON_BYTES = 256 };
 
 /*
- * Lower case, without a full stop: the error, its position, the limit and the remedy. Names from files are shortened,
- * and escaped if they are not printable.
+ * A text in lower case without a full stop, which states the error, its position, the limit and the remedy. Names from
+ * files are shortened and escaped.
  */
 struct reason {
 	char text[REASON_BYTES];

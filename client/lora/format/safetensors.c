@@ -103,7 +103,7 @@ static struct safetensors_tensor *current(struct parse *parse)
 	return &parse->file->tensors[parse->file->count - 1];
 }
 
-/* Return the current name. It is stored as an offset, because the memory of names still moves. */
+/* Return the current name. It is stored as an offset, because the memory of names may still be reallocated. */
 static const char *current_name(struct parse *parse)
 {
 	return parse->file->names + (uintptr_t)current(parse)->name;

@@ -69,7 +69,7 @@ static void wait_end(struct gpool_lora *lora, struct lora_entry *entry)
 		held_end(lora, entry);
 }
 
-/* The event for which a caller waits: the adapter is complete, or it has an address. */
+/* The event for which a caller waits: the adapter is complete (WHOLE), or it has an address (PLACE). */
 enum goal { WHOLE, PLACE };
 
 static bool is_coming(const struct lora_entry *entry, enum goal goal)
@@ -121,7 +121,7 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
 }
 
-/* Chosen: a thread with at least this timeout makes parts itself; a part takes well below a millisecond. */
+/* Chosen: a thread with at least this timeout makes parts itself. A part takes much less than a millisecond. */
 enum { HELP_MS = 10 };
 
 static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
@@ -141,7 +141,7 @@ static int load_wait(
 	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
 
-/* Count an acquire in the session's statistics. entry->counts belong to this process alone. */
+/* Count an acquire in the session's statistics, which other processes can read, unlike entry->counts. */
 static inline void count_acquire(struct gpool *pool, bool hit)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -345,7 +345,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	return entry ? 0 : fail_adapter(id);
 }
 
-/* Drop one use. The object of a load in progress, or of a draft, is pinned by the load itself. */
+/* End one use. The object of a load in progress, or of a draft, is pinned by the load itself. */
 static int let_go(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
 {
 	int error = fence.value ? entry_use(lora, entry, fence) : 0;

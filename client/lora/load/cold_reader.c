@@ -18,7 +18,7 @@
 
 #include "client/lora/format/file_at.h"
 
-/* size of one announcement; if it is longer, a kernel may read only the beginning */
+/* maximum size of one announcement; a kernel may read only the beginning of a longer one */
 enum { ADVICE_BYTES = 128 << 10 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_READ, SLOT_HELD };
@@ -84,7 +84,7 @@ static bool ring_knows(struct io_uring *ring)
 	return known;
 }
 
-/* Create the ring on first use. After a failure this is not tried again. */
+/* Create the ring at its first use. After a failure, no further attempt is made. */
 static bool ring_have(struct cold_reader *reader)
 {
 	struct iovec room = {.iov_base = reader->room, .iov_len = COLD_READER_ROOM};
@@ -108,8 +108,8 @@ static bool ring_have(struct cold_reader *reader)
 }
 
 /*
- * Leak the memory and the ring, if the kernel does not confirm the end of its reads: the memory can then neither be
- * used nor freed.
+ * Leak the memory and the ring. Called if the kernel does not confirm the end of its reads, so that the memory can be
+ * neither used nor freed.
  */
 static void room_leave(struct cold_reader *reader)
 {
@@ -145,7 +145,7 @@ static void ring_drain(struct cold_reader *reader)
 			ring_wait(reader);
 }
 
-/* Stop using the ring. A request that the kernel has not accepted would otherwise be submitted with the next one. */
+/* Stop using the ring, because a request that the kernel has not accepted would be submitted with the next one. */
 static void ring_close(struct cold_reader *reader)
 {
 	ring_drain(reader);
@@ -200,7 +200,7 @@ static void direct_open(struct cold_reader *reader)
 	reader->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-/* Switch to direct reads. */
+/* Switch to direct reads, or to pread(2) if they are not possible. */
 static void way_turn(struct cold_reader *reader)
 {
 	direct_open(reader);

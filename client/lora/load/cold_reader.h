@@ -1,10 +1,10 @@
 /*
  * cold_reader.h - read the groups of a cold file in order, ahead of the threads that expand them.
  *
- * A group that is completely in the page cache is copied from it. From the first group that is not, all groups are read
- * directly from the disk (O_DIRECT), by io_uring, with as many concurrent reads as the buffers can hold. If the kernel
- * or the file system does not support this, groups are read by pread(2), and the following ones are announced to the
- * kernel.
+ * Groups are copied from the page cache as long as it contains them completely. The first group that is not in the page
+ * cache, and all later groups, are read directly from the disk (O_DIRECT) by io_uring, with as many concurrent reads as
+ * the buffers can hold. If the kernel or the file system does not support this, groups are read by pread(2), and the
+ * following ones are announced to the kernel.
  *
  * Only one thread at a time may use a reader. Any thread may read the groups that it returned.
  */

@@ -21,7 +21,7 @@ struct copying {
 
 /* ---- copy to host memory ---- */
 
-/* Copy the forms from the cold file, which is smaller than PEFT's files, and was read or written recently. */
+/* Copy the forms from the cold file, which is smaller than PEFT's files and probably in the page cache. */
 static int forms_from_cold(struct copying *copying, const struct cold_file *file, struct warm_copy *copy)
 {
 	int error = 0;
@@ -164,8 +164,8 @@ static void failure_say(struct copying *copying, const char *where, int error)
 }
 
 /*
- * End the copy to host memory. A full pool is logged only once, and is not a failure. Neither is a copy that another
- * engine has published first.
+ * End the copy to host memory. A full pool is not a failure and is logged only once. A copy that another engine has
+ * published first is not a failure either.
  */
 static void warm_end(struct copying *copying, int error)
 {

@@ -5,8 +5,12 @@
 #include <stdlib.h>
 
 enum {
-	TRIES = 8,    /* chosen: each try fails only if another process publishes or evicts the object during it */
-	WATCH_MS = 5, /* for a fence; chosen: a queued load waits at most this long for the only thread */
+	/*
+	 * maximum number of attempts to publish; chosen: an attempt fails only if another engine publishes the object,
+	 * and the object is evicted before this thread finds it
+	 */
+	TRIES = 8,
+	WATCH_MS = 5, /* limit of a wait for a fence; chosen: a queued load may have to wait for this thread */
 };
 
 /* Publish the pages, which must not be in use. If another engine was first, open its object instead. */
@@ -74,7 +78,7 @@ void load_free(struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 
-	/* Close the sources without the lock, because unmapping a copy takes some time. */
+	/* Close the sources without the lock, because it takes time to unmap a copy. */
 	source_close(load);
 	pthread_mutex_lock(&lora->lock);
 	adapter_unref(load->adapter);

@@ -5,12 +5,12 @@
  * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). load_state.h
  * defines the states and lists.
  *
- * A part consists of some pages. All loads in progress take turns, in the order in which they began, with one part at a
- * time. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
+ * A part consists of some pages. All loads in progress take turns, one part at a time, in the order in which they
+ * began. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
  *
  * If the CPU can write to pages, a thread that waits for a load, without a short timeout, begins the load itself and
- * makes those parts that come from memory. Waking another thread may take as long as making a part. Longer work is left
- * to loader threads.
+ * makes those parts that come from memory. To wake another thread may take as long as to make a part. Longer work is
+ * left to loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -27,7 +27,7 @@ struct lora_load {
 	struct lora_files files;
 	struct gpool_object *object; /* named by the key; being built, or published */
 	bool shared;                 /* the object was published by another engine, and is pinned */
-	bool unasked;                /* begun for rebalance.c: it evicts nothing, not even copies of adapters */
+	bool unasked;                /* begun by rebalance.c: it evicts nothing */
 	uint64_t began_ns;           /* time at which the pages were allocated */
 	uint64_t base;
 	struct lora_runs runs;
@@ -135,13 +135,18 @@ bool turns_help(struct lora_load *load, uint32_t pages);
 void load_finish(struct lora_loader *loader, struct lora_load *load);
 
 /*
- * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish or drop it. drafts_watch() -
- * Wait for the GPU work that uses a draft, but only for a short time, since another load may be queued.
+ * draft_done() - Return a draft that is no longer in use, or NULL.
+ * draft_end() - Publish or drop it.
+ * drafts_watch() - Wait for the GPU work that uses a draft, but only for a short time, because another load may be
+ * queued.
  */
 struct lora_load *draft_done(struct gpool_lora *lora);
 void draft_end(struct lora_loader *loader, struct lora_load *load);
 void drafts_watch(struct gpool_lora *lora);
-/* draft_use() - Acquire an adapter that is not published. draft_leave() - Handle its last release. */
+/*
+ * draft_use() - Acquire an adapter that is not published.
+ * draft_leave() - Handle its last release.
+ */
 void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
 
@@ -178,7 +183,8 @@ void load_object_drop(struct lora_load *load);
 
 /*
  * source_open() - Open the fastest source, beginning with load->from. Return: 0; -EINVAL, -EIO, -ENOMEM, or the error
- * of open(2) for PEFT's files, with load->reason. source_close() - Close all sources. No part may be in progress.
+ * of open(2) for PEFT's files, with load->reason.
+ * source_close() - Close all sources. No part may be in progress.
  */
 int source_open(struct lora_load *load);
 /* source_open_warm() - Open the copy in host memory. Return: false if no valid one exists; then call source_open(). */
@@ -190,9 +196,9 @@ void source_refuse(struct lora_load *load, int error);
 /* part_take() - Take the next part; under the lock. Return: false if it was the last. */
 bool part_take(struct lora_load *load, struct lora_part *part);
 /*
- * part_fetch() - Wait for a group from the reader, and make it the part; without a reader do nothing. The load is
- * MAKING during the wait. Return: 0; -EAGAIN: other threads use all groups; -EIO. part_return() - Give the group back;
- * under the lock.
+ * part_fetch() - Wait for a group from the reader, which becomes the part. Without a reader, do nothing. The load is
+ * MAKING during the wait. Return: 0; -EAGAIN: other threads use all groups; -EIO.
+ * part_return() - Give the group back; under the lock.
  */
 int part_fetch(struct lora_load *load, struct lora_part *part);
 void part_return(struct lora_load *load, const struct lora_part *part);

@@ -112,8 +112,8 @@ static void load_count(struct lora_entry *entry, enum load_state from, enum load
 }
 
 /*
- * Wake a loader thread if the new state needs one. A step is not signaled: the loader thread that has listed it takes
- * it, and other threads call loader_wake().
+ * Wake a loader thread if the new state needs one. No thread is woken for a step: the loader thread that has listed it
+ * also takes it, and other threads call loader_wake().
  */
 static void loader_signal(struct gpool_lora *lora, const struct lora_entry *entry, enum load_state from)
 {

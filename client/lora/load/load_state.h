@@ -47,7 +47,7 @@ enum load_state {
 	LOAD_MAKING,         /* threads make or fetch the last parts */
 	LOAD_STARVED,        /* parts are left, but the reader has no room until a thread gives back a group */
 	LOAD_FAILED,         /* a part has failed, and other threads are still making parts */
-	LOAD_MADE,           /* in lora->steps, until a loader thread ends the load, which is complete or failed */
+	LOAD_MADE,           /* complete or failed; in lora->steps until a loader thread ends the load */
 	LOAD_FINISHING,      /* a loader thread checks the source; callers can still acquire the adapter */
 	LOAD_DRAFT,          /* complete or failed, but in use, so that it cannot be published */
 	LOAD_DRAFT_UNUSED,   /* in lora->drafts: like DRAFT, but no caller has it acquired; GPU work may still use it */

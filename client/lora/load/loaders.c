@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Chosen: maximum number of loads in progress, each of which has pages allocated. */
+/* The maximum number of loads in progress, each of which has pages allocated (chosen). */
 enum { LOADS_MAX = 32 };
 
 /* ---- work ---- */

@@ -9,7 +9,7 @@
  * publishing makes its mapping read-only. It therefore stays a draft of this process until its last use has ended:
  * RESIDENT if the load is complete, LOADING if the load has failed. A loader thread then publishes or drops it.
  *
- * One lock protects all of this. It is not held while a file is read or while a thread waits for a GPU. Loader threads
+ * One lock protects these states. It is not held while a file is read or while a thread waits for a GPU. Loader threads
  * (load.h) read files and open objects without it, because no other thread changes an entry that is LOADING. A RESIDENT
  * entry is closed only when it is not acquired.
  */
@@ -34,7 +34,7 @@
 #include <uthash.h>
 
 /*
- * Chosen: number of pages in a loader's stage, which is the number of copies in progress while the next image is made.
+ * The number of pages in a loader's stage. Chosen: this number of copies is in progress while the next image is made.
  */
 enum { LORA_STAGE_PAGES = 8 };
 
@@ -79,8 +79,8 @@ struct lora_entry {
 	struct gpool_object *object; /* set in HELD and RESIDENT */
 	uint64_t base;
 	struct lora_runs runs;
-	uint32_t ready;        /* while it is loaded: number of complete pages, from the first on */
-	uint64_t placed;       /* number of the load; another load has other addresses */
+	uint32_t ready;        /* while it is loaded: number of complete pages, counted from the first */
+	uint64_t placed;       /* a new number each time the adapter gets addresses */
 	struct lora_use *uses; /* at most one for each stream */
 	struct lora_counts counts;
 
@@ -125,7 +125,7 @@ struct gpool_lora {
 	struct lora_list steps, queue, turns, drafts;
 	TAILQ_HEAD(, lora_later) later; /* copies to make when no other work is queued */
 	uint32_t loads;                 /* number of loads in progress */
-	/* making: threads that make parts from memory, at most `cores` */
+	/* making: number of threads that make parts from memory, at most `cores` */
 	uint32_t making, cores;
 	bool watching; /* one thread is waiting for a fence of a draft */
 	bool crowded;  /* the pool has no room for another load until one ends */
@@ -197,8 +197,10 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id);
 void lora_claim_end(struct gpool_lora *lora, uint32_t id);
 
 /*
- * lora_changes() - Return the number of changes. lora_change() - Report a change. lora_change_wait() - Wait until the
- * number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0, -ETIMEDOUT.
+ * lora_changes() - Return the number of changes.
+ * lora_change() - Report a change.
+ * lora_change_wait() - Wait until the number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0,
+ * -ETIMEDOUT.
  */
 uint64_t lora_changes(struct gpool_lora *lora);
 void lora_change(struct gpool_lora *lora);
@@ -214,7 +216,8 @@ void lora_user_add(struct gpool_lora *lora, int32_t more);
 
 /*
  * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EIO; also after an error, loaders_end()
- * is to be called. loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
+ * is to be called.
+ * loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
  */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
 void loaders_end(struct gpool_lora *lora);
@@ -223,7 +226,8 @@ void loaders_end(struct gpool_lora *lora);
 
 /*
  * runs_make() - Write the table of runs of an adapter at `base` to the device. Return: 0, -ENOMEM, -EIO, or as
- * gpool_alloc(). runs_free() - Free the table.
+ * gpool_alloc().
+ * runs_free() - Free the table.
  */
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
@@ -237,8 +241,9 @@ int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fe
  */
 bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
 /*
- * target_find() - Return the index of a target, or -1. module_find() - Return the module with a layer and a target
- * index, or NULL. part_of() - Return the addresses of a module's tiles.
+ * target_find() - Return the index of a target, or -1.
+ * module_find() - Return the module with a layer and a target index, or NULL.
+ * part_of() - Return the addresses of a module's tiles.
  */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);

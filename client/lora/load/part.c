@@ -6,7 +6,8 @@
 #include <string.h>
 
 /*
- * Chosen: size of the images in a part. A part from memory takes about 100 us, much longer than passing it to a thread.
+ * The size of the images in a part. Chosen: a part from memory takes about 100 us, much longer than to pass it to a
+ * thread.
  */
 enum { PART_BYTES = 1 << 20 };
 
@@ -47,7 +48,7 @@ static struct sink sink_of(struct lora_loader *loader, const struct lora_load *l
 	return (struct sink){.loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes};
 }
 
-/* Return the address at which the image of a page is to be made; NULL: -EIO. */
+/* Return the address at which the image of a page is to be made, or NULL if the GPU failed. */
 static void *sink_image(struct sink *sink, uint32_t page)
 {
 	struct gpool *pool = sink->loader->lora->pool;

@@ -18,7 +18,7 @@ static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint3
 	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
-/* Return: true if a matrix has more than one run, because it continues in another page. */
+/* Return: true if a matrix of the adapter has more than one run. */
 static bool has_further(const struct adapter_layout *layout)
 {
 	return layout->header->runs > 2 * layout->header->modules;
@@ -218,7 +218,7 @@ static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) &&
 		offsetof(struct gpool_lora_weights, scale) == offsetof(struct lora_adapter, scale),
 	"what the kernels take");
 
-/* Pages are filled in the order in which the layers need them. */
+/* Pages are packed in the order of the layers, so a layer needs the pages up to a certain one. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 {
 	uint32_t low = 0, high = layout->header->layers;

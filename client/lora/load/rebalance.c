@@ -4,8 +4,8 @@
 #include "client/object/object.h"
 
 enum {
-	DEFAULT_MS = 10000, /* chosen: limits the bandwidth of loads for which no caller has asked */
-	USES_LEAST = 2,     /* in the last window; a single use does not predict another one */
+	DEFAULT_MS = 10000, /* chosen: limits the bandwidth for loads for which no caller has asked */
+	USES_LEAST = 2,     /* minimum in the last window; a single use does not predict another one */
 	RESERVE = 8,        /* one page in RESERVE stays free for other requests */
 };
 

@@ -2,11 +2,9 @@
  * rebalance.h - load evicted adapters again before a caller asks for them. Internal to client/lora.
  *
  * The agent evicts adapters by their worth, but only engines load adapters. An idle loader thread therefore looks for
- * an adapter that this process has used recently and that was evicted. If enough pages are free, the adapter is loaded
- * as usual, except that the load evicts nothing.
- *
- * This does not oscillate: such a load evicts nothing, leaves an eighth of the pool free, and is not repeated until the
- * adapter is used again. All functions are called under the lock.
+ * an adapter that this process has used recently and that was evicted. If enough pages are free, it loads this adapter.
+ * Such a load evicts nothing, leaves an eighth of the pool free, and is not repeated until the adapter is used again,
+ * so that adapters are not loaded and evicted in turn. All functions are called under the lock.
  */
 #ifndef GPOOL_CLIENT_LORA_REBALANCE_H
 #define GPOOL_CLIENT_LORA_REBALANCE_H

@@ -46,7 +46,10 @@ static void part_end(struct lora_load *load, const struct lora_part *part, int e
 		load_set_state(load->lora, entry, LOAD_MADE);
 }
 
-/* Postpone a part: the reader has no group until another thread gives one back, which may already have happened. */
+/*
+ * Postpone a part, because the reader had no room until another thread gives back a group. The group may have been
+ * given back since.
+ */
 static void part_put_off(struct lora_load *load)
 {
 	load->running--;

@@ -29,7 +29,7 @@ static const void *value_of(struct gpool_object *object, const char *key, size_t
 	return !gpool_object_get(object, key, &value, &found) && found == bytes ? value : NULL;
 }
 
-/* The metadata of a published object is immutable, so it cannot change after the check. */
+/* The metadata of a published object is immutable, so one check is sufficient. */
 const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8)
 {
 	const void *its = value_of(copy->object, "layout", layout->header->bytes);

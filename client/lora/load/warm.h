@@ -10,9 +10,9 @@
  *   "checksums"  uint64_t[pages]: XXH3 64 of the expanded image of each page
  *   "name"       the publisher's name of the adapter, for display
  *
- * The name of the object is a hash of its sources (format/adapter.c). The publisher is in the same trust domain, but
- * may have published anything. Sizes and layout are therefore checked when the copy is opened, and the image of each
- * page when it is made.
+ * The name of the object is a hash of its sources (format/adapter.c). A publisher in the same trust domain may have
+ * published other content under this name. Sizes and layout are therefore checked when the copy is opened, and the
+ * image of each page when it is made.
  */
 #ifndef GPOOL_CLIENT_LORA_WARM_H
 #define GPOOL_CLIENT_LORA_WARM_H
@@ -48,7 +48,7 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
  * Copies that were loaded stay mapped for some time, without a pin, so that they can be evicted. A load that uses such
  * a copy again needs neither the agent nor a new mapping, which would take as long as reading the copy. Threads: any.
  */
-/* limits of kept copies and their pages; each page is a mapping, and Linux permits 65,530 mappings by default */
+/* limits of kept copies and of their pages, each of which is a mapping; by default, Linux permits 65,530 mappings */
 enum { WARM_KEPT = 64, WARM_KEPT_PAGES = 8192 };
 
 struct warm_kept {

@@ -319,7 +319,7 @@ static int ids_have(struct gpool_lora_batch *batch, uint32_t id)
 	return 0;
 }
 
-/* Register the adapter of a token, once per batch. */
+/* Register the adapter of a token if it is not registered for the batch yet. */
 static void adapter_note(struct gpool_lora_batch *batch, uint32_t id, uint32_t *count)
 {
 	int32_t slot = batch->slot_of[id];
@@ -368,8 +368,8 @@ static int adapters_note(
 }
 
 /*
- * Return a slot that the batch does not use: an empty one, or the least recently used one. One always exists, because
- * the number of adapters is limited.
+ * Return a slot that the batch does not use: an empty slot, or the least recently used slot. Such a slot always exists,
+ * because the number of adapters is limited.
  */
 static int32_t slot_choose(const struct gpool_lora_batch *batch)
 {
@@ -416,7 +416,7 @@ static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stag
 	return error;
 }
 
-/* Undo the batch. The mark of its step remains in slots, but no later step has the same number. */
+/* Undo the batch. Slots keep the number of the undone step, which no later step has. */
 static void joiners_undo(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->joiner_count; i++) {

@@ -6,8 +6,8 @@
  *
  * A place is a combination of layer and target of the model. An adapter in the batch has a slot, whose index the
  * kernels use. The slot has a table of the adapter's matrices for all places. When the adapter leaves the batch, the
- * slot keeps this table until another adapter needs the slot. An adapter that is used again while it is resident
- * therefore costs nothing.
+ * slot keeps this table until another adapter needs the slot. If the adapter is used again while it is resident, its
+ * table need not be created again.
  *
  * Invariants: if a slot has an id, slot_of[id] is this slot. Slots of the last batch are held: the batch has acquired
  * their adapters. The device memory is written only in the order of `stream`, after the work of the previous batch.
@@ -19,7 +19,7 @@
 #include "cuda/kernels/lora.h"
 
 enum {
-	BATCH_STAGES = 2, /* the host prepares the next batch while the device copies the last one */
+	BATCH_STAGES = 2, /* the host prepares a batch while the device copies the previous batch */
 	BATCH_ADAPTERS_DEFAULT = 32,
 	BATCH_ADAPTERS_MAX = 1024, /* chosen */
 	BATCH_PLACES_MAX = 65536,  /* the maximum number of modules of an adapter */

@@ -7,7 +7,7 @@
  *   claimed  A request that is due waits for its load. It is held when it is loaded.
  *   none
  *
- * The lock of a scheduler is acquired before that of its adapters. It is not held during waits.
+ * The lock of a scheduler is acquired before the lock of its adapters, and is not held during waits.
  */
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
@@ -31,11 +31,11 @@ struct client {
 	uint32_t requests, running;
 	bool held, kept, claimed, looked_at;
 	int error;         /* the adapter cannot be loaded, and waiting requests must still be given up; 0: none */
-	uint64_t again_us; /* earliest time of the next claim; ahead_us: of the next prefetch */
+	uint64_t again_us; /* again_us, ahead_us: earliest times of the next claim and of the next prefetch */
 	uint64_t ahead_us;
 };
 
-/* With the 44 bytes of scheduler.h, this is the 80 bytes that gpool.h states. */
+/* gpool/lora.h states 80 bytes for each adapter: these 36 and the 44 of scheduler.h. */
 static_assert(sizeof(struct client) + sizeof(uint32_t) == 36, "memory of an adapter");
 
 struct gpool_lora_scheduler {
@@ -46,7 +46,7 @@ struct gpool_lora_scheduler {
 	uint32_t client_count;
 	uint32_t claims[CLAIMS_MAX], claim_count;
 	uint32_t *looked_at, looked_count; /* [client_count] held only for this batch, to check residency */
-	bool short_of;                     /* an adapter could not be loaded for lack of room */
+	bool short_of;                     /* an adapter could not be loaded, because there was no room */
 	bool again;                        /* a change was reported since the last batch */
 	uint64_t failed;
 	struct lora_schedule batch;
@@ -180,8 +180,8 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gp
 }
 
 /*
- * Return: true if the error is temporary: no room, a restart of the agent, no memory. Other errors are caused by the
- * adapter.
+ * Return: true if the error is temporary, such as a lack of room or a restart of the agent. Other errors are caused by
+ * the adapter.
  */
 static bool is_passing(int error)
 {

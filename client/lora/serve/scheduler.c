@@ -26,7 +26,7 @@ struct adapter {
 	enum lora_place place;
 };
 
-/* The sizes that scheduler.h and gpool.h state. */
+/* The sizes that scheduler.h and gpool/lora.h state. */
 static_assert(
 	sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
@@ -43,7 +43,7 @@ struct lora_scheduler {
 	struct lora_scheduler_stats stats;
 };
 
-/* The rest of the room in a batch. */
+/* The remaining room in a batch. */
 struct room {
 	uint32_t requests, tokens, adapters;
 	bool prompted; /* the batch has a prompt */
@@ -384,8 +384,8 @@ static bool start(struct forming *forming, uint32_t number)
 }
 
 /*
- * Start the overdue requests at the head of the queue. Return: false if one of them must wait; then no other request
- * may start, since it would bypass that one.
+ * Start the overdue requests at the head of the queue. Return: false if one of them must wait; no other request may
+ * then start, because it would bypass this request.
  */
 static bool start_overdue(struct forming *forming)
 {
@@ -416,8 +416,8 @@ static void start_around(struct forming *forming, uint32_t behind)
 
 /*
  * Collect the resident adapters, in order of arrival, of the requests that would fit without the limit of adapters.
- * Also collect that of the first request that would not fit, so that no smaller request takes its room. Return: their
- * number.
+ * Also collect the adapter of the first request that would not fit, so that no smaller request takes the room of that
+ * request. Return: their number.
  */
 static uint32_t find_candidates(struct forming *forming)
 {
@@ -445,7 +445,10 @@ static uint32_t find_candidates(struct forming *forming)
 	return count;
 }
 
-/* Choose the adapters with the most waiting requests, and among equals that of the earliest request. */
+/*
+ * Choose the adapters with the most waiting requests; of adapters with equal numbers, choose the one with the earliest
+ * request.
+ */
 static void choose_adapters(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -479,7 +482,7 @@ static void start_resident(struct forming *forming)
 	}
 }
 
-/* Mark the requests before the last started one as bypassed, if they are not marked yet. */
+/* Mark the requests before the last started request as bypassed, if they are not marked yet. */
 static void note_passed(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;

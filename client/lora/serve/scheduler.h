@@ -16,8 +16,8 @@
  *                        requests are chosen
  *
  * Bound: a request is bypassed when a later request starts. max_bypass_us after it was first bypassed, the request is
- * overdue, and no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch.
- * The bound always holds, because overdue requests start in order of arrival, before all others.
+ * overdue. From then on, no request bypasses it: it waits only for earlier requests, its adapter and room in the batch.
+ * This holds because overdue requests start in order of arrival, before all others.
  *
  * Threads: the scheduler has no threads and no lock; its owner has one.
  * Memory:  48 bytes for each request and 44 for each adapter, up to their maximum numbers.
@@ -58,8 +58,8 @@ struct lora_options {
 };
 
 /*
- * The default limits are specified; tokens and patience are chosen: a step of an 8B model, and a wait that users
- * accept.
+ * The limits of requests and adapters are requirements of the project. batch_tokens was chosen for a step of a model
+ * with 8 billion parameters, and max_bypass_us as a wait that users accept.
  */
 #define LORA_OPTIONS_INIT \
 	{ \
@@ -75,8 +75,8 @@ struct lora_view {
 
 /*
  * wanted: adapters of blocked requests, in order of arrival. The caller loads them, and keeps them until their requests
- * have run. If there is no room for one, the caller releases adapters that are kept for later requests, and loads no
- * further one now; otherwise the first request could wait forever.
+ * have run. If there is no room for one of them, the caller releases adapters that are kept for later requests, and
+ * loads no further adapter now; otherwise the first request could wait forever.
  */
 struct lora_schedule {
 	uint32_t starts[LORA_BATCH_REQUESTS_MAX]; /* requests that are running now */
@@ -100,7 +100,8 @@ struct lora_scheduler_stats {
 struct lora_scheduler;
 
 /*
- * lora_scheduler_create() - Create a scheduler without requests. lora_scheduler_destroy() - Free it; may be NULL.
+ * lora_scheduler_create() - Create a scheduler without requests.
+ * lora_scheduler_destroy() - Free it; may be NULL.
  * @requests: maximum number of waiting and running requests; @adapters: upper limit of adapter numbers, exclusive
  * Return: 0, -EINVAL, -ENOMEM.
  */
@@ -117,8 +118,9 @@ int lora_scheduler_add(
 	struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *request);
 
 /*
- * lora_scheduler_remove() - Remove a request that waits or was given up. lora_scheduler_finish() - End a running
- * request. lora_scheduler_give_up() - Take a waiting request out of the queue; it keeps its number until it is removed.
+ * lora_scheduler_remove() - Remove a request that waits or was given up.
+ * lora_scheduler_finish() - End a running request.
+ * lora_scheduler_give_up() - Take a waiting request out of the queue; it keeps its number until it is removed.
  * Return: 0, -ENOENT.
  */
 int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t request);
