@@ -289,7 +289,7 @@ static void test_demo_refuses(void **state)
 		{{"--model", "llama-70b,dtype=fp32"}, "more than a page"},
 		{{"-o", "xml"}, "neither table nor json"},
 		{{"--frobnicate"}, "unknown option"},
-		{{"again"}, "does not take 'again'"},
+		{{"again"}, "does not take the argument 'again'"},
 		{{"--trace", "/nonexistent"}, "cannot open trace"},
 		{{"--trace", trace_path, "--trace", trace_path}, "bad.csv:2: "},
 		{{"--trace", "a", "--trace", "b", "--trace", "c"}, "at most two"},

@@ -292,7 +292,7 @@ static void test_unknown_clients(void **state)
 	expect_usage(AGENT("engine", "-p", "p7"), "no pool 'p7'");
 	expect_usage(AGENT("other", "-p", "p0"), "no client 'other'");
 	expect_usage(poolctl("-d", world.harness.directory, "regions", NULL), "needs CLIENT");
-	expect_usage(AGENT("engine", "other"), "does not take 'other'");
+	expect_usage(AGENT("engine", "other"), "does not take the argument 'other'");
 	/* three sessions of this process, two of this name */
 	snprintf(both, sizeof(both), "and session %u of pool 'p0', process %s", gpool_session(same), world.pid);
 	expect_usage(AGENT("engine"), both);

@@ -260,7 +260,7 @@ static void test_refuses(void **state)
 		{{"lora", "/nonexistent.csv"}, "/nonexistent.csv"},
 		{{"lora", trace_path}, "trace.csv:2"},
 		{{"lora", "--busy", "100", excerpt}, "--busy '100' is not a list of numbers from 0 to 99"},
-		{{"lora", "--strategy", "lifo", excerpt}, "has an unknown name"},
+		{{"lora", "--strategy", "lifo", excerpt}, "contains the unknown name"},
 		{{"lora", "--strategy", "fifo,fifo", excerpt}, "twice"},
 		{{"lora", "--adapters", "0", excerpt}, "--adapters '0' is not"},
 		{{"lora", "--adapters", "100001", excerpt}, "--adapters '100001' is not"},
