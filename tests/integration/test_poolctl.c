@@ -263,7 +263,7 @@ static void test_doctor(void **state)
 {
 	static const char *const things[] = {"kernel", "sealed memory", "pidfd", "peer pidfd", "io_uring",
 		"wipe on fork", "NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC",
-		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "folder of sockets", "agent",
+		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "socket directory", "agent",
 		"clock source", "CPUs"};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -279,7 +279,7 @@ static void test_doctor(void **state)
 	assert_int_equal(result.code, fails ? FOUND : OK);
 	/* this test has just used gpool's segments, so they work on this machine */
 	assert_string_equal(string(doctor_line(&result, "sealed memory"), "verdict"), "ok");
-	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "ok");
+	assert_string_equal(string(doctor_line(&result, "socket directory"), "verdict"), "ok");
 	result_free(&result);
 
 	/* gpoold refuses a world-writable folder */
@@ -287,8 +287,8 @@ static void test_doctor(void **state)
 	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
 	assert_int_equal(result.code, FOUND);
 	assert_int_equal(number(result.json, "fail"), fails + 1);
-	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "fail");
-	expect_text(string(doctor_line(&result, "folder of sockets"), "advice"), "chmod");
+	assert_string_equal(string(doctor_line(&result, "socket directory"), "verdict"), "fail");
+	expect_text(string(doctor_line(&result, "socket directory"), "advice"), "chmod");
 	result_free(&result);
 
 	result = poolctl("doctor", "-d", directory, NULL);
@@ -1108,7 +1108,7 @@ static void test_doctor_with_agent(void **state)
 	assert_string_equal(string(doctor_line(&result, "agent"), "verdict"), "ok");
 	assert_string_equal(string(doctor_line(&result, "front"), "verdict"), "ok");
 	expect_text(string(doctor_line(&result, "agent"), "found"), "2 pools");
-	expect_text(string(doctor_line(&result, "memory"), "found"), "host pools own 1.1 GiB");
+	expect_text(string(doctor_line(&result, "memory"), "found"), "size of the host pools: 1.1 GiB");
 	expect_text(string(doctor_line(&result, "vm.max_map_count"), "found"), "needed 4096");
 	result_free(&result);
 }
