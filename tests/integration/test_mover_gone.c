@@ -215,7 +215,7 @@ static void test_a_pool_works_without(void **state)
 	log_says("no mover has served pool 'p0' for");
 	says(poolctl_says("doctor"), "no mover has served pool 'p0'");
 	says(output, "ulimit -u");
-	says(poolctl_says("status"), "no mover serves for");
+	says(poolctl_says("status"), "no mover has served for");
 	says(poolctl_says("-o json status"), "\"mover_gone_ms\"");
 	/* Blocks that cannot be spilled stay. Other sessions get the other pages. */
 	while (gpool_alloc(other, 1, NULL, &taken[count]) == 0)
