@@ -100,7 +100,7 @@ static inline void exporter_start(const char *directory, const char *timeout)
 
 	exporter = process_start(arguments);
 	assert_non_null(fgets(line, sizeof(line), exporter.said));
-	assert_int_equal(sscanf(line, "gpool-exporter: serves http://127.0.0.1:%u/", &port), 1);
+	assert_int_equal(sscanf(line, "gpool-exporter: serving http://127.0.0.1:%u/", &port), 1);
 	exporter_port = (uint16_t)port;
 }
 

@@ -109,7 +109,7 @@ static void test_names(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("nothing"), 2);
-	assert_non_null(strstr(read_text(tool.error), "there is no bench 'nothing'"));
+	assert_non_null(strstr(read_text(tool.error), "there is no figure 'nothing'"));
 	assert_int_equal(RUN("malloc_async_random_1"), 2); /* a prefix of another name */
 	assert_int_equal(RUN("--list"), 0);
 	assert_non_null(

@@ -83,7 +83,7 @@ static void assert_report(int charts, double least_points)
 	assert_null(strstr(text, "src="));
 	assert_null(strstr(text, "url("));
 	/* In the drawings, which precede the figures, every coordinate must be a valid number. */
-	figures = strstr(text, "In figures");
+	figures = strstr(text, "<h2>Figures</h2>");
 	assert_non_null(figures);
 	assert_null(memmem(text, (size_t)(figures - text), "nan", 3));
 	assert_non_null(strstr(text, "prefers-color-scheme:dark"));
@@ -289,10 +289,10 @@ static void test_demo_refuses(void **state)
 		{{"--model", "llama-70b,dtype=fp32"}, "more than a page"},
 		{{"-o", "xml"}, "neither table nor json"},
 		{{"--frobnicate"}, "unknown option"},
-		{{"again"}, "does not take 'again'"},
+		{{"again"}, "does not take the argument 'again'"},
 		{{"--trace", "/nonexistent"}, "cannot open trace"},
 		{{"--trace", trace_path, "--trace", trace_path}, "bad.csv:2: "},
-		{{"--trace", "a", "--trace", "b", "--trace", "c"}, "at most two"},
+		{{"--trace", "a", "--trace", "b", "--trace", "c"}, "more than twice"},
 	};
 	FILE *file = fopen(trace_path, "w");
 
@@ -320,7 +320,7 @@ static void test_demo_helps(void **state)
 	assert_int_equal(tool_run(help), 0);
 	text = read_text(tool.out);
 	assert_non_null(strstr(text, "--kill-every SECONDS"));
-	assert_non_null(strstr(text, "llama-70b-tp8 (40960 bytes a token)"));
+	assert_non_null(strstr(text, "llama-70b-tp8 (40960 bytes per token)"));
 	assert_null(strstr(text, "--corrupt"));
 }
 

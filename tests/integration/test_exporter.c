@@ -481,7 +481,7 @@ static void test_command_line(void **state)
 	EXPECT_END(2, "--help", "--timeout", "0");
 	EXPECT_END(2, "--help", "extra");
 	EXPECT_END(2, "unknown option", "--frobnicate");
-	EXPECT_END(1, "no address of this machine", "--listen", "192.0.2.1");
+	EXPECT_END(1, "not an address of this machine", "--listen", "192.0.2.1");
 	EXPECT_END(3, "no agent listens there", "--dir", "/nonexistent", "--once");
 	EXPECT_END(0, "", "--help");
 	EXPECT_END(0, "", "--metrics");
@@ -489,7 +489,7 @@ static void test_command_line(void **state)
 	EXPECT_END(0, "", "--dir", harness.directory, "--once");
 	exporter_begin();
 	snprintf(port, sizeof(port), "%u", exporter_port);
-	EXPECT_END(1, "another process does", "--port", port);
+	EXPECT_END(1, "the port is in use", "--port", port);
 	exporter_done();
 }
 

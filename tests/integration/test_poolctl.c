@@ -263,7 +263,7 @@ static void test_doctor(void **state)
 {
 	static const char *const things[] = {"kernel", "sealed memory", "pidfd", "peer pidfd", "io_uring",
 		"wipe on fork", "NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC",
-		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "folder of sockets", "agent",
+		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "socket directory", "agent",
 		"clock source", "CPUs"};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -279,7 +279,7 @@ static void test_doctor(void **state)
 	assert_int_equal(result.code, fails ? FOUND : OK);
 	/* this test has just used gpool's segments, so they work on this machine */
 	assert_string_equal(string(doctor_line(&result, "sealed memory"), "verdict"), "ok");
-	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "ok");
+	assert_string_equal(string(doctor_line(&result, "socket directory"), "verdict"), "ok");
 	result_free(&result);
 
 	/* gpoold refuses a world-writable folder */
@@ -287,8 +287,8 @@ static void test_doctor(void **state)
 	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
 	assert_int_equal(result.code, FOUND);
 	assert_int_equal(number(result.json, "fail"), fails + 1);
-	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "fail");
-	expect_text(string(doctor_line(&result, "folder of sockets"), "advice"), "chmod");
+	assert_string_equal(string(doctor_line(&result, "socket directory"), "verdict"), "fail");
+	expect_text(string(doctor_line(&result, "socket directory"), "advice"), "chmod");
 	result_free(&result);
 
 	result = poolctl("doctor", "-d", directory, NULL);
@@ -477,7 +477,7 @@ static void test_pages(void **state)
 	result_free(&result);
 	result = AGENT("pages", "--map", "--state", "PINNED");
 	expect(&result, OK);
-	expect_text(result.out, "a letter is 1 page");
+	expect_text(result.out, "a letter represents 1 page");
 	expect_text(result.out, "KKKK");
 	expect_text(result.out, "KV_CACHE, pinned");
 	assert_null(strstr(result.out, "TEMP_BUFFER"));
@@ -500,7 +500,7 @@ static void test_pages(void **state)
 
 	result = AGENT("pages", "--first", "2048");
 	expect(&result, USAGE);
-	expect_text(result.err, "its last is 2047");
+	expect_text(result.err, "its last page is 2047");
 	result_free(&result);
 }
 
@@ -938,7 +938,7 @@ static void test_objects(void **state)
 	result_free(&result);
 	result = AGENT("object", "delete", "weights", "--object-version", "999");
 	expect(&result, FAILED);
-	expect_text(result.err, "not the current one");
+	expect_text(result.err, "is not current");
 	result_free(&result);
 	result = AGENT("object", "delete", "weights");
 	expect(&result, OK);
@@ -1108,7 +1108,7 @@ static void test_doctor_with_agent(void **state)
 	assert_string_equal(string(doctor_line(&result, "agent"), "verdict"), "ok");
 	assert_string_equal(string(doctor_line(&result, "front"), "verdict"), "ok");
 	expect_text(string(doctor_line(&result, "agent"), "found"), "2 pools");
-	expect_text(string(doctor_line(&result, "memory"), "found"), "host pools own 1.1 GiB");
+	expect_text(string(doctor_line(&result, "memory"), "found"), "size of the host pools: 1.1 GiB");
 	expect_text(string(doctor_line(&result, "vm.max_map_count"), "found"), "needed 4096");
 	result_free(&result);
 }
@@ -1205,7 +1205,7 @@ static void test_roles(void **state)
 	result_free(&result);
 	result = as_observer("status", "--offline", "-d", world.harness.directory, NULL);
 	expect(&result, FAILED);
-	expect_text(result.err, "root can");
+	expect_text(result.err, "try as root");
 	result_free(&result);
 
 	/* an observer's snapshot contains the data that it may see: both pools, no session */
@@ -1336,7 +1336,7 @@ static void test_events_end_with_gpoold(void **state)
 	assert_int_equal(harness_stop(&harness), 0);
 	result = poolctl_finish(running);
 	expect(&result, NO_AGENT);
-	expect_text(result.err, "gpoold has left");
+	expect_text(result.err, "no more events");
 	result_free(&result);
 }
 

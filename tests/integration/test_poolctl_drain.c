@@ -97,7 +97,7 @@ static void test_new_workers_are_refused(void **state)
 	result = AGENT("drain");
 	assert_int_equal(result.code, OK);
 	assert_string_equal(result.err, ""); /* no worker was attached */
-	expect_text(result.out, "pool 'p0': the pool is out of service; left: 0 workers with 0 pages");
+	expect_text(result.out, "pool 'p0': the pool is out of service; remaining: 0 workers with 0 pages");
 	result_free(&result);
 	expect_draining("p0", true);
 	expect_draining("p1", false);
@@ -163,7 +163,7 @@ static void test_attached_workers_continue(void **state)
 	result = AGENT("drain", "--timeout", "0.05");
 	assert_int_equal(result.code, FAILED);
 	expect_text(result.err, "pool 'p0': waiting for 1 worker with");
-	expect_text(result.err, "after 0.05 s there are still 1 worker with");
+	expect_text(result.err, "still attached after 0.05 s: 1 worker with");
 	result_free(&result);
 	result = AGENT("drain", "--timeout", "0.05", "--quiet");
 	assert_int_equal(result.code, FAILED);
@@ -220,7 +220,7 @@ static void test_it_waits_for_the_last_one(void **state)
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	result = poolctl_finish(running);
 	assert_int_equal(result.code, OK);
-	expect_text(result.out, "left: 0 workers with 0 pages");
+	expect_text(result.out, "remaining: 0 workers with 0 pages");
 	result_free(&result);
 	close(ready[0]);
 	close(ready[1]);

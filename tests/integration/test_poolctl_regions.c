@@ -79,7 +79,7 @@ static void keeper_wait(const char *name)
 
 	do {
 		result = poolctl("-d", world.harness.directory, "regions", name, "--offline", NULL);
-		missing = result.code == FAILED && strstr(result.err, "is not there");
+		missing = result.code == FAILED && strstr(result.err, "is missing");
 		if (!missing)
 			expect(&result, OK);
 		result_free(&result);
@@ -250,7 +250,7 @@ static void test_regions(void **state)
 	expect_text(result.out, "reclaimable");
 	expect_text(result.out, "pending");
 	assert_null(strstr(result.out, "changed"));
-	assert_null(strstr(result.out, "totals are not"));
+	assert_null(strstr(result.out, "totals differ"));
 	result_free(&result);
 }
 
@@ -292,7 +292,7 @@ static void test_unknown_clients(void **state)
 	expect_usage(AGENT("engine", "-p", "p7"), "no pool 'p7'");
 	expect_usage(AGENT("other", "-p", "p0"), "no client 'other'");
 	expect_usage(poolctl("-d", world.harness.directory, "regions", NULL), "needs CLIENT");
-	expect_usage(AGENT("engine", "other"), "does not take 'other'");
+	expect_usage(AGENT("engine", "other"), "does not take the argument 'other'");
 	/* three sessions of this process, two of this name */
 	snprintf(both, sizeof(both), "and session %u of pool 'p0', process %s", gpool_session(same), world.pid);
 	expect_usage(AGENT("engine"), both);
@@ -346,7 +346,7 @@ static void test_many_regions(void **state)
 	}
 	result = AGENT("engine");
 	expect(&result, OK);
-	expect_text(result.out, "10 regions more than the table has room for are missing below");
+	expect_text(result.out, "10 regions do not fit into the table and are missing below");
 	result_free(&result);
 }
 
@@ -381,7 +381,7 @@ static pid_t hanging_start(void)
 static void expect_hanging(struct result result)
 {
 	expect(&result, OK);
-	expect_text(result.out, "it was being changed");
+	expect_text(result.out, "the table was being changed");
 	expect_text(result.out, "the totals were being changed");
 	expect_text(result.out, "1 regions were being changed");
 	expect_text(result.out, "[-3][+10] [-5][*4][#100] [2][-7]");
@@ -485,7 +485,7 @@ static void test_false_entries(void **state)
 	for (int i = 0; i < 2; i++) {
 		result = AGENT("engine", ways[i]);
 		expect(&result, OK);
-		expect_text(result.out, "damaged: 1 entries");
+		expect_text(result.out, "damaged: 1 invalid entries");
 		expect_text(result.out, "5 regions overlap");
 		expect_text(result.out, " [2]"); /* the undamaged rows are shown */
 		result_free(&result);
@@ -494,7 +494,7 @@ static void test_false_entries(void **state)
 	atomic_store(&table->entries[1].pages, 10);
 	result = AGENT("engine");
 	expect(&result, OK);
-	expect_text(result.out, "the totals are not those of the regions below");
+	expect_text(result.out, "the totals differ from the sums of the regions below");
 	result_free(&result);
 	atomic_store(&table->used, REGION_TABLE_ENTRIES + 1);
 	for (int i = 0; i < 2; i++) {
@@ -624,7 +624,7 @@ static void test_snapshot_without_sessions(void **state)
 	free(content);
 	result = poolctl("regions", "engine", "--offline", snapshot, NULL);
 	expect(&result, FAILED);
-	expect_text(result.err, "without root's rights");
+	expect_text(result.err, "without root privileges");
 	result_free(&result);
 	unlink(snapshot);
 	rmdir(folder);

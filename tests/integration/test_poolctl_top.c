@@ -77,17 +77,17 @@ static void test_content_of_the_screen(void **state)
 	(void)state;
 	top_start(&terminal, NULL, "xterm", 24, 80);
 	assert_int_equal(tcgetattr(terminal.own, &before), 0);
-	terminal_await(&terminal, "q ends");
+	terminal_await(&terminal, "q: quit");
 	assert_true(terminal.other);
 	terminal_await(&terminal, "pool 'p0': 512 pages of 512 KiB on host");
 	terminal_await(&terminal, "pressure low");
-	terminal_await(&terminal, "% lent");
+	terminal_await(&terminal, "% leased");
 	terminal_await(&terminal, "# needed 100");
 	terminal_await(&terminal, "TENANT ");
 	terminal_await(&terminal, "default ");
 	terminal_await(&terminal, "CLIENT by leased");
 	terminal_await(&terminal, "engine ");
-	terminal_await(&terminal, "PAGES, a letter is");
+	terminal_await(&terminal, "PAGES PER LETTER");
 	terminal_await(&terminal, "KKKKKKKKKK"); /* the map of pages */
 	terminal_await(&terminal, "..........");
 	terminal_type(&terminal, "s");
@@ -97,8 +97,8 @@ static void test_content_of_the_screen(void **state)
 	terminal_type(&terminal, "\033OD"); /* the left key, as an application keypad sends it */
 	terminal_await(&terminal, "pool 'p0'");
 	terminal_type(&terminal, "h");
-	terminal_await(&terminal, "another order of clients");
-	terminal_await(&terminal, "k  KV_CACHE; K where it is pinned");
+	terminal_await(&terminal, "change the order of the clients");
+	terminal_await(&terminal, "k  KV_CACHE; K if pinned");
 	terminal_type(&terminal, "h");
 	terminal_await(&terminal, "CLIENT by");
 	terminal_type(&terminal, "q");
@@ -114,7 +114,7 @@ static void test_every_size(void **state)
 	(void)state;
 	top_start(&terminal, NULL, "xterm", 24, 80);
 	assert_int_equal(tcgetattr(terminal.own, &before), 0);
-	terminal_await(&terminal, "q ends");
+	terminal_await(&terminal, "q: quit");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		terminal_clear(&terminal);
 		terminal_size(&terminal, sizes[i][0], sizes[i][1]);
@@ -122,7 +122,7 @@ static void test_every_size(void **state)
 		while (terminal.cells[sizes[i][0] - 1][0] != 'q')
 			assert_true(terminal_read(&terminal));
 	}
-	terminal_await(&terminal, "PAGES, a letter is 1");
+	terminal_await(&terminal, "PAGES PER LETTER 1");
 	terminal_type(&terminal, "q");
 	expect_restored(&terminal, &before);
 }
@@ -137,7 +137,7 @@ static void test_signals_restore_the_terminal(void **state)
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
 		top_start(&terminal, NULL, "xterm", 24, 80);
 		assert_int_equal(tcgetattr(terminal.own, &before), 0);
-		terminal_await(&terminal, "q ends");
+		terminal_await(&terminal, "q: quit");
 		if (signals[i])
 			assert_int_equal(kill(terminal.pid, signals[i]), 0);
 		else
@@ -156,7 +156,7 @@ static void test_without_colours(void **state)
 	for (int i = 0; i < 2; i++) {
 		top_start(&terminal, i ? "--no-color" : NULL, i ? "xterm" : "vt100", 24, 80);
 		assert_int_equal(tcgetattr(terminal.own, &before), 0);
-		terminal_await(&terminal, "q ends");
+		terminal_await(&terminal, "q: quit");
 		terminal_await(&terminal, "# needed 100");
 		terminal_type(&terminal, "q");
 		expect_restored(&terminal, &before);
@@ -178,7 +178,7 @@ static void test_where_it_cannot_be(void **state)
 	expect_text(result.err, "poolctl status -o json");
 	result_free(&result);
 	top_start(&terminal, NULL, "no-such-terminal", 24, 80);
-	terminal_await(&terminal, "does not know a terminal 'no-such-terminal'");
+	terminal_await(&terminal, "does not know the terminal type 'no-such-terminal'");
 	status = terminal_finish(&terminal);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), FAILED);

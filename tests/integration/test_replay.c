@@ -257,17 +257,17 @@ static void test_refuses(void **state)
 		{{"play"}, "unknown verb 'play'"},
 		{{"--frobnicate"}, "unknown option '--frobnicate'"},
 		{{"malloc"}, "'malloc' needs TRACE"},
-		{{"malloc", "a", "b"}, "'malloc' does not take 'b'"},
+		{{"malloc", "a", "b"}, "'malloc' does not take the argument 'b'"},
 		{{"malloc", "--speed", "0", "-"}, "--speed '0' is not a number from 0.001"},
 		{{"malloc", "--speed", "nan", "-"}, "--speed 'nan' is not"},
 		{{"malloc", "--speed", "1..2", "-"}, "--speed '1..2' is not"},
-		{{"malloc", "--allocator", "slab", "-"}, "names an allocator that is not there"},
-		{{"malloc", "--allocator", "gpool,gpool", "-"}, "names one twice"},
+		{{"malloc", "--allocator", "slab", "-"}, "contains an unknown allocator"},
+		{{"malloc", "--allocator", "gpool,gpool", "-"}, "contains an allocator twice"},
 		{{"malloc", "--output", "xml", "-"}, "--output 'xml' is neither table nor json"},
 		{{"malloc", "--pool-size", "80", "-"}, "--pool-size '80' is not a size"},
-		{{"malloc", "--page-size", "3MiB", "-"}, "none of 512KiB"},
-		{{"malloc", "--pool", "p0", "-"}, "--pool 'p0' is for an agent that serves"},
-		{{"malloc", "--dir", "/tmp", "--pool-size", "1GiB", "-"}, "not for one that serves"},
+		{{"malloc", "--page-size", "3MiB", "-"}, "not one of 512KiB"},
+		{{"malloc", "--pool", "p0", "-"}, "--pool 'p0' requires --dir"},
+		{{"malloc", "--dir", "/tmp", "--pool-size", "1GiB", "-"}, "cannot be used with --dir"},
 		{{"malloc", "/nonexistent"}, "cannot open trace '/nonexistent'"},
 		{{"malloc", trace_path}, "trace.csv:3: size: '-5' is not a number from 1"},
 		{{"make", "--chance", "0"}, "--chance '0' is not a number from 1 to 100"},
@@ -275,7 +275,7 @@ static void test_refuses(void **state)
 		{{"make", "--up-to", "2GiB", "--cap", "1GiB"}, "--up-to must not exceed --cap"},
 		{{"make", "--threads", "257"}, "--threads '257' is not a number from 1 to 256"},
 		{{"make", "--seed"}, "option '--seed' needs a value"},
-		{{"make", "--through", "16TiB", "--up-to", "1KiB"}, "more events than a trace can have"},
+		{{"make", "--through", "16TiB", "--up-to", "1KiB"}, "maximum number of events of a trace"},
 	};
 
 	(void)state;
@@ -304,7 +304,7 @@ static void test_takes_incomplete_traces_if_asked(void **state)
 	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,free,0,9\n0,1,1,malloc,5,1\n1,1,1,mal");
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB"), 2);
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB", "--incomplete"), 0);
-	assert_non_null(strstr(read_text(tool.out), "2 events are left out"));
+	assert_non_null(strstr(read_text(tool.out), "2 events were skipped"));
 }
 
 static void test_interrupted_leaves_nothing(void **state)

@@ -257,7 +257,7 @@ static void test_table_and_chart(void **state)
 	text = read_text(tool.out);
 	assert_int_equal(occurrences(text, "\nincremental "), 6);
 	assert_int_equal(occurrences(text, "\noracle "), 6);
-	assert_non_null(strstr(text, "with foresight"));
+	assert_non_null(strstr(text, "optimum"));
 	assert_non_null(strstr(text, "240 of 240 requests finished"));
 	assert_non_null(strstr(text, ", 0 wrong.\n"));
 	text = read_text(chart_path);
@@ -345,7 +345,7 @@ static void test_other_engines_continue_when_one_is_killed(void **state)
 
 	(void)state;
 	assert_int_equal(kill(engine, SIGKILL), 0);
-	snprintf(words, sizeof words, "engine 1 (process %d) died of signal 9, with ", engine);
+	snprintf(words, sizeof words, "engine 1 (process %d) was killed by signal 9, with ", engine);
 	assert_non_null(strstr(rest_of(ends[0]), words));
 	assert_int_equal(tool_wait(child), 1);
 	result = read_result();
@@ -353,7 +353,7 @@ static void test_other_engines_continue_when_one_is_killed(void **state)
 	assert_adds_up(run_of(result, 0), 2);
 	assert_true(number(cJSON_GetArrayItem(engines, 0), "finished") == 150);
 	assert_true(number(cJSON_GetArrayItem(engines, 1), "finished") < 150);
-	assert_string_equal(member(cJSON_GetArrayItem(engines, 1), "failed")->valuestring, "died of signal 9");
+	assert_string_equal(member(cJSON_GetArrayItem(engines, 1), "failed")->valuestring, "was killed by signal 9");
 	assert_true(number(run_of(result, 0), "wrong_blocks") == 0);
 	cJSON_Delete(result);
 	assert_nothing_left();
@@ -383,15 +383,16 @@ static void test_refuses(void **state)
 		{{"kv", chat, "--engines", "0"}, "--engines '0' is not a number from 1 to 16"},
 		{{"kv", chat, "--engines", "17"}, "--engines '17' is not"},
 		{{"kv", chat, "--engines", "1", "--tokens", "12"}, "--tokens '12' is not a list of powers of two"},
-		{{"kv", chat, "--engines", "1", "--growth", "bulk"}, "--growth 'bulk' has an unknown name"},
-		{{"kv", chat, "--engines", "1", "--policy", "optimum"}, "--policy 'optimum' has an unknown name"},
+		{{"kv", chat, "--engines", "1", "--growth", "bulk"}, "--growth 'bulk' contains the unknown name"},
+		{{"kv", chat, "--engines", "1", "--policy", "optimum"},
+			"--policy 'optimum' contains the unknown name 'optimum'"},
 		{{"kv", chat, "--engines", "1", "--watermark", "51"},
 			"--watermark '51' is not a list of numbers from 0 to 50"},
-		{{"kv", chat, "--engines", "1", "--page-size", "3MiB"}, "none of 512KiB"},
-		{{"kv", chat, "--engines", "1", "--blocks", "10"}, "--blocks '10' is for the model"},
-		{{"kv", chat, "--tokens", "16"}, "--tokens '16' is for engines"},
-		{{"kv", chat, "--apart"}, "--apart is for engines"},
-		{{"kv", chat, "--idle", "10"}, "--idle '10' is for engines"},
+		{{"kv", chat, "--engines", "1", "--page-size", "3MiB"}, "not one of 512KiB"},
+		{{"kv", chat, "--engines", "1", "--blocks", "10"}, "--blocks '10' cannot be used with --engines"},
+		{{"kv", chat, "--tokens", "16"}, "--tokens '16' requires --engines"},
+		{{"kv", chat, "--apart"}, "--apart requires --engines"},
+		{{"kv", chat, "--idle", "10"}, "--idle '10' requires --engines"},
 		{{"kv", chat, "--engines", "1", "--idle", "10"}, "--idle '10' needs --engines 2 or more"},
 		{{"kv", chat, "--engines", "2", "--idle", "0"}, "--idle '0' is not a number from 1 to 1000000"},
 		{{"kv", "--engines", "1", "/nonexistent"}, "cannot open trace '/nonexistent'"},

@@ -288,7 +288,7 @@ static void test_refuses(void **state)
 		{{"kv", "--blocks", "5,", excerpt}, "--blocks '5,' is not"},
 		{{"kv", "--blocks", "99999999999999999999999", excerpt}, "is not a list of numbers"},
 		{{"kv", "--blocks", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", excerpt}, "more than 16"},
-		{{"kv", "--policy", "fifo", excerpt}, "has an unknown name"},
+		{{"kv", "--policy", "fifo", excerpt}, "contains the unknown name"},
 		{{"kv", "--policy", "lru,lru", excerpt}, "twice"},
 		{{"kv", "--limit", "0", excerpt}, "--limit '0' is not a number from 1"},
 		{{"kv", "/nonexistent"}, "cannot open trace '/nonexistent'"},

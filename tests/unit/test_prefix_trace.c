@@ -103,12 +103,12 @@ static void test_refuses(void **state)
 	static const struct {
 		const char *text, *words;
 	} bad[] = {
-		{"\n", "text:2: no request with a block"},
+		{"\n", "text:2: the trace has no request with a block"},
 		{REQUEST("0", "[]"), "no request with a block"},
-		{"{\"timestamp\":0", "text:1: not JSON, at byte 15"},
-		{REQUEST("0", "[1]") REQUEST("0", "[1]]"), "text:2: not JSON"},
-		{"[1]\n", "text:1: not an object"},
-		{"17\n", "text:1: not an object"},
+		{"{\"timestamp\":0", "text:1: the line is not JSON: error at byte 15"},
+		{REQUEST("0", "[1]") REQUEST("0", "[1]]"), "text:2: the line is not JSON"},
+		{"[1]\n", "text:1: the line is not a JSON object"},
+		{"17\n", "text:1: the line is not a JSON object"},
 		{"{}\n", "text:1: the member 'timestamp' is missing"},
 		{"{\"timestamp\":0}\n", "the member 'input_length' is missing"},
 		{"{\"timestamp\":0,\"input_length\":1}\n", "the member 'output_length' is missing"},
@@ -117,14 +117,15 @@ static void test_refuses(void **state)
 		{REQUEST("-1", "[1]"), "timestamp: not a whole number"},
 		{REQUEST("0.5", "[1]"), "timestamp: not a whole number"},
 		{REQUEST("1e300", "[1]"), "timestamp: not a whole number from 0 to 9007199254740992"},
-		{REQUEST("5", "[1]") REQUEST("4", "[1]"), "text:2: timestamp: it runs backwards"},
+		{REQUEST("5", "[1]") REQUEST("4", "[1]"),
+			"text:2: timestamp: it is lower than that of the previous request"},
 		{"{\"timestamp\":0,\"input_length\":1e10,\"output_length\":1,\"hash_ids\":[]}\n",
 			"input_length: not a whole"},
 		{REQUEST("0", "7"), "hash_ids: not an array"},
-		{REQUEST("0", "[1,-2]"), "hash_ids: number 2 is not a whole number"},
-		{REQUEST("0", "[1,null]"), "hash_ids: number 2 is not"},
-		{REQUEST("0", "[[1]]"), "hash_ids: number 1 is not"},
-		{REQUEST("0", "[18014398509481984]"), "hash_ids: number 1 is not"},
+		{REQUEST("0", "[1,-2]"), "hash_ids: element 2 is not a whole number"},
+		{REQUEST("0", "[1,null]"), "hash_ids: element 2 is not"},
+		{REQUEST("0", "[[1]]"), "hash_ids: element 1 is not"},
+		{REQUEST("0", "[18014398509481984]"), "hash_ids: element 1 is not"},
 	};
 	struct prefix_trace trace;
 
@@ -136,7 +137,7 @@ static void test_refuses(void **state)
 		assert_null(trace.blocks);
 	}
 	assert_int_equal(read_bytes("{\0}", 3, 0, &trace), -EINVAL);
-	assert_string_equal(error, "text:1: a NUL byte");
+	assert_string_equal(error, "text:1: the line contains a NUL byte");
 }
 
 static void test_line_too_long(void **state)
@@ -151,7 +152,7 @@ static void test_line_too_long(void **state)
 	assert_non_null(strstr(error, "text:1: the line is longer than"));
 	memset(text, '[', PREFIX_TRACE_LINE_MAX - 1);
 	assert_int_equal(read_bytes(text, PREFIX_TRACE_LINE_MAX - 1, 0, &trace), -EINVAL);
-	assert_non_null(strstr(error, "text:1: not JSON"));
+	assert_non_null(strstr(error, "text:1: the line is not JSON"));
 	free(text);
 }
 

@@ -140,8 +140,8 @@ static void test_malformed_rows_are_refused(void **state)
 		{"2023-11-16 18:17:03,1,", "generated"},
 		{"2023-11-16 18:17:03,1,0", "generated"},
 		{"2023-11-16 18:17:03,1,4294967297", "generated"},
-		{"2023-11-16 18:17:03,1,1,1", "follows"},
-		{"2023-11-16 18:17:03,1,1 ", "follows"},
+		{"2023-11-16 18:17:03,1,1,1", "unexpected text"},
+		{"2023-11-16 18:17:03,1,1 ", "unexpected text"},
 		{"2023-11-16 18:17:03,1,0x1", "generated"},
 	};
 

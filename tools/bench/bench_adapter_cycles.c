@@ -403,7 +403,7 @@ int bench_adapter_cycles(struct bench *bench)
 	if (!error)
 		error = peer_measure(&cycles);
 	if (error)
-		bench_complain(bench, error, "cannot have adapters");
+		bench_complain(bench, error, "cannot load adapters");
 	if (cycles.fit)
 		best_fit_ops.close(cycles.fit);
 	gpool_lora_destroy(cycles.lora);

@@ -97,7 +97,7 @@ int bench_adapter_registered(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = registered_sample(bench, pool);
 	if (error)
-		bench_complain(bench, error, "cannot have adapters");
+		bench_complain(bench, error, "cannot register adapters");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

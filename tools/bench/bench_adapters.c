@@ -456,6 +456,6 @@ int bench_adapters(struct bench *bench)
 	if (!error)
 		error = small_pages(bench, engines.peft);
 	if (error)
-		bench_complain(bench, error, "cannot have adapters");
+		bench_complain(bench, error, "cannot load adapters");
 	return error;
 }

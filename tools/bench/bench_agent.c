@@ -69,7 +69,7 @@ static int evict_by(struct bench *bench, const char *const *settings, enum figur
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_evict(bench, pool, figure);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;
@@ -132,8 +132,8 @@ static int sample_refills(struct bench *bench, struct gpool *pool, double *times
 	if (error)
 		return error;
 	if (count < CYCLES * FILLS / 2)
-		return bench_complain(
-			bench, -EAGAIN, "only %zu of %d allocations went to the agent", count, CYCLES * FILLS);
+		return bench_complain(bench, -EAGAIN, "only %zu of %d allocations sent a request to the agent", count,
+			CYCLES * FILLS);
 	bench_sample(bench, FIGURE_refill_p50, percentile(times, count, 0.50));
 	bench_sample(bench, FIGURE_refill_p99, percentile(times, count, 0.99));
 	return 0;
@@ -147,7 +147,7 @@ int bench_refill(struct bench *bench)
 	int error;
 
 	if (!times)
-		return bench_complain(bench, -ENOMEM, "no memory");
+		return bench_complain(bench, -ENOMEM, "out of memory");
 	error = daemon_start(bench, POOL_PAGES, refill_settings);
 	if (error)
 		goto free_times;
@@ -157,7 +157,7 @@ int bench_refill(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_refills(bench, pool, times);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	gpool_close(pool);
 	daemon_stop(bench);
 free_times:

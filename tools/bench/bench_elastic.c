@@ -180,7 +180,7 @@ int bench_elastic(struct bench *bench)
 			error = sample_sliced(bench, pool, true);
 	}
 	if (error)
-		bench_complain(bench, error, "cannot commit and grow");
+		bench_complain(bench, error, "cannot commit pages or grow slices");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

@@ -51,7 +51,7 @@ static int port_read(int from, uint16_t *port)
 		return -ENOMEM;
 	}
 	if (fgets(line, sizeof(line), text) &&
-		sscanf(line, "gpool-exporter: serves http://127.0.0.1:%u/", &number) == 1 && number <= UINT16_MAX) {
+		sscanf(line, "gpool-exporter: serving http://127.0.0.1:%u/", &number) == 1 && number <= UINT16_MAX) {
 		*port = (uint16_t)number;
 		error = 0;
 	}
@@ -66,9 +66,9 @@ static int exporter_start(struct bench *bench, struct exporter *exporter)
 	uint16_t port = 0;
 
 	if (error)
-		return bench_complain(bench, error, "cannot find gpool-exporter beside this program");
+		return bench_complain(bench, error, "cannot find gpool-exporter in the directory of this program");
 	if (pipe2(ends, O_CLOEXEC))
-		return bench_complain(bench, -errno, "cannot make a pipe");
+		return bench_complain(bench, -errno, "cannot create a pipe");
 	exporter->pid = fork();
 	if (exporter->pid == 0)
 		exporter_become(bench, program, ends[1]);
@@ -197,7 +197,7 @@ int bench_exporter(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_exporter(bench, &exporter);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	exporter_stop(&exporter);
 	gpool_close(pool);
 	daemon_stop(bench);

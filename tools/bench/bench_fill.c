@@ -71,7 +71,7 @@ int bench_fill(struct bench *bench)
 	int error;
 
 	if (!filling)
-		return bench_complain(bench, -ENOMEM, "no memory");
+		return bench_complain(bench, -ENOMEM, "out of memory");
 	filling->random = 88172645463325252u;
 	error = daemon_start(bench, POOL_PAGES, NULL);
 	if (error)
@@ -80,7 +80,7 @@ int bench_fill(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_fill(bench, filling);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	gpool_close(filling->pool);
 	daemon_stop(bench);
 free_filling:

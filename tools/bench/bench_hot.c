@@ -218,7 +218,7 @@ int bench_hot(struct bench *bench)
 		bench_complain(bench, error, "a call failed");
 	else if (refills(pool) != before)
 		error = bench_complain(bench, -EAGAIN,
-			"%llu calls went to the agent: the figures are not those of the hot path",
+			"%llu calls sent a request to the agent, so the figures are not those of the hot path",
 			(unsigned long long)(refills(pool) - before));
 	gpool_close(pool);
 stop:

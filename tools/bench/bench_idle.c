@@ -24,9 +24,9 @@ static int agent_find(struct bench *bench, pid_t *agent)
 	if (length > 0)
 		length = pool_request(bench->control, message, (size_t)length, reply, sizeof(reply), 10000, text);
 	if (length < 0)
-		return bench_complain(bench, length, "cannot ask for the status: %s", text);
+		return bench_complain(bench, length, "cannot request the status: %s", text);
 	if (msg_decode_status_reply(&status, reply, (size_t)length))
-		return bench_complain(bench, -EBADMSG, "cannot read the status");
+		return bench_complain(bench, -EBADMSG, "cannot decode the status");
 	*agent = (pid_t)status.agent_pid;
 	return 0;
 }
@@ -93,7 +93,7 @@ int bench_idle(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_idle(bench, agent);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

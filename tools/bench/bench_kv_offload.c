@@ -177,7 +177,7 @@ int bench_kv_offload(struct bench *bench)
 	for (unsigned i = 0; i < bench->runs && !error; i++)
 		error = run(bench, &offload);
 	if (error)
-		bench_complain(bench, error, "cannot keep a preempted sequence");
+		bench_complain(bench, error, "cannot offload and resume a sequence");
 	gpool_close(offload.pool);
 	daemon_stop(bench);
 	return error;

@@ -69,7 +69,7 @@ int bench_attach(struct bench *bench)
 			error = daemon_wait_free(bench, NULL);
 	}
 	if (error)
-		bench_complain(bench, error, "a worker did not come up");
+		bench_complain(bench, error, "a worker did not start");
 	daemon_stop(bench);
 	return error;
 }
@@ -154,7 +154,7 @@ int bench_death(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_death(bench);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	daemon_stop(bench);
 	return error;
 }

@@ -111,7 +111,7 @@ int bench_lora(struct bench *bench)
 	if (!error && (!values || !scales || !codes))
 		error = -ENOMEM;
 	if (error)
-		bench_complain(bench, error, "cannot make a layer");
+		bench_complain(bench, error, "cannot create a layer");
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
 		sample_lora(bench, &layer);
 		sample_quantise(bench, values, codes, scales);

@@ -177,7 +177,7 @@ int bench_lora_batch(struct bench *bench)
 			error = apply_sample(bench, &engine);
 	}
 	if (error)
-		bench_complain(bench, error, "cannot have a batch");
+		bench_complain(bench, error, "cannot set and apply a batch");
 	gpool_close(engine.pool);
 	daemon_stop(bench);
 	return error;

@@ -73,7 +73,7 @@ static int measure_both(struct bench *bench,
 	if (!error)
 		error = measure(bench, &best_fit_ops, context);
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	daemon_stop(bench);
 	return error;
 }
@@ -261,7 +261,7 @@ static int trace_bench(struct bench *bench, struct trace_plan *plan)
 	if (!error && !plan->addresses)
 		error = -ENOMEM;
 	if (error)
-		bench_complain(bench, error, "cannot make the trace");
+		bench_complain(bench, error, "cannot generate the trace");
 	else
 		error = measure_both(bench, trace_runs, plan);
 	free(plan->addresses);

@@ -65,7 +65,7 @@ int bench_objects(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample(bench, writer, reader);
 	if (error)
-		bench_complain(bench, error, "cannot publish and open");
+		bench_complain(bench, error, "cannot publish and open the object");
 	gpool_close(reader);
 	gpool_close(writer);
 	daemon_stop(bench);

@@ -67,7 +67,7 @@ int bench_heap(struct bench *bench)
 		if (!error)
 			bench_sample(bench, FIGURE_peer_jemalloc_alloc100, alloc_ns);
 	}
-	return error ? bench_complain(bench, error, "jemalloc has no memory left") : 0;
+	return error ? bench_complain(bench, error, "jemalloc cannot allocate memory") : 0;
 }
 
 /* ---- wake-ups ---- */

@@ -88,7 +88,7 @@ int bench_restart(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_restart(bench, pool);
 	if (error)
-		bench_complain(bench, error, "no agent came back");
+		bench_complain(bench, error, "the agent was not restarted");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

@@ -142,7 +142,7 @@ int bench_scaling(struct bench *bench)
 	if (!error)
 		error = race_cost(bench, &pins, FIGURE_two_process_pin_unpin);
 	if (error)
-		bench_complain(bench, error, "the race broke off");
+		bench_complain(bench, error, "the concurrent measurement failed");
 	daemon_stop(bench);
 	return error;
 }

@@ -72,7 +72,7 @@ int bench_sleep(struct bench *bench)
 	if (!error)
 		error = series(bench, pool, true);
 	if (error)
-		bench_complain(bench, error, "cannot sleep and wake");
+		bench_complain(bench, error, "cannot put ranges to sleep and wake them");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

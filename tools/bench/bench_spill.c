@@ -166,7 +166,7 @@ static int tier(struct bench *bench, const char *more, enum figure out, enum fig
 			error = sample_peers(bench, &spill);
 	}
 	if (error)
-		bench_complain(bench, error, "content did not leave or come back");
+		bench_complain(bench, error, "cannot spill and restore content");
 	gpool_close(spill.pool);
 	daemon_stop(bench);
 	return error;

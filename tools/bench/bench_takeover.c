@@ -240,7 +240,7 @@ int bench_takeover(struct bench *bench)
 			error = sample(bench, 0);
 	}
 	if (error)
-		bench_complain(bench, error, "cannot continue");
+		bench_complain(bench, error, "a call failed");
 	daemon_stop(bench);
 	return error;
 }

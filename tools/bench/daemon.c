@@ -150,7 +150,8 @@ static int device_start(struct bench *bench, const struct device *device, const 
 
 	error = gpoold_find(program);
 	if (error)
-		return bench_complain(bench, error, "cannot find gpoold beside this program; $GPOOLD names another");
+		return bench_complain(
+			bench, error, "cannot find gpoold in the directory of this program; set $GPOOLD to its path");
 	bench->agent = fork();
 	if (bench->agent == 0)
 		program_become(bench, program, device, settings);
@@ -162,7 +163,7 @@ static int device_start(struct bench *bench, const struct device *device, const 
 	error = daemon_await(bench);
 	if (!error)
 		return 0;
-	bench_complain(bench, error, "'%s' does not serve", program);
+	bench_complain(bench, error, "'%s' has not started to serve", program);
 	log_show(bench);
 	daemon_stop(bench);
 	return error;
@@ -245,7 +246,7 @@ int64_t daemon_evict(const struct bench *bench, uint32_t pages)
 	if (length < 0)
 		return bench_complain(bench, length, "cannot evict: %s", text);
 	if (msg_decode_done_reply(&done, reply, (size_t)length))
-		return bench_complain(bench, -EBADMSG, "cannot read the answer to evict_request");
+		return bench_complain(bench, -EBADMSG, "cannot decode the reply to evict_request");
 	return (int64_t)done.value;
 }
 

@@ -218,7 +218,7 @@ static int measure(struct session *session)
 		parent && *parent ? parent : "/tmp");
 	/* If root starts gpoold, its front runs as another user, which must reach the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
-		complain("cannot make folder '%s': %s", session->folder, strerror(errno));
+		complain("cannot create directory '%s': %s", session->folder, strerror(errno));
 		return CODE_FAILED;
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -269,7 +269,8 @@ enum { OPTION_RUNS = OPTION_COMMON, OPTION_LIST };
 
 static const struct option_spec options[] = {
 	OPTION_ROW_OUTPUT,
-	OPTION(OPTION_RUNS, 0, "runs", "N", "Samples of each figure, 1 to 1000. The default depends on the figure."),
+	OPTION(OPTION_RUNS, 0, "runs", "N",
+		"Number of samples of each figure, 1 to 1000. The default depends on the figure."),
 	OPTION(OPTION_LIST, 0, "list", NULL, "Print the names and descriptions of the figures."),
 	OPTION_ROW_HELP,
 	OPTION_ROW_VERSION,
@@ -279,7 +280,7 @@ static const struct option_spec options[] = {
 static const char *const codes[] = {
 	[CODE_OK] = "All figures were measured.",
 	[CODE_FAILED] = "A figure could not be measured.",
-	[CODE_USAGE] = "The command line is wrong.",
+	[CODE_USAGE] = "The command line is invalid.",
 	NULL,
 };
 
@@ -302,7 +303,7 @@ static int run(const struct command *command)
 		session.wanted[i] = !command->argument_count && !groups[figure_texts[i].group].asked;
 	for (uint32_t i = 0; i < command->argument_count; i++)
 		if (!name_want(&session, command->arguments[i])) {
-			complain("there is no bench '%s'; --list prints the names", command->arguments[i]);
+			complain("there is no figure '%s'; --list prints the names", command->arguments[i]);
 			return CODE_USAGE;
 		}
 	return measure(&session);
@@ -313,12 +314,12 @@ int main(int argc, char **argv)
 	static const struct program bench = {
 		.name = "gpool-bench",
 		.usage = "[OPTION]... [NAME]...",
-		.summary = "Measures gpool on this machine, with an agent of its own on the host back end. A NAME is "
-			   "that of a figure or the beginning of several: malloc_async_random means all that begin "
-			   "with it and "
-			   "an underscore. Without a NAME all figures are measured except those that --list marks with "
-			   "'*'; this takes some minutes. GPOOLD is the path of the gpoold to measure; the default is "
-			   "the one beside this program.",
+		.summary =
+			"Measures gpool on this machine, with an agent of its own on the host back end. A NAME selects "
+			"a figure, a group of figures, or all groups whose names begin with NAME and an underscore, "
+			"such as malloc_async_random. Without a NAME, all figures are measured except those that "
+			"--list marks with '*'; this takes some minutes. The environment variable GPOOLD is the path "
+			"of the gpoold to measure; the default is the one in the directory of this program.",
 		.options = options,
 		.arguments_most = UINT32_MAX,
 		.codes = codes,

@@ -55,7 +55,7 @@ void report_begin(bool json)
 		return;
 	printf("gpool-bench %s on %s\n\n", gpool_version(), machine());
 	printf("%-22s %9s %9s %9s  %-5s %6s %5s  %s\n", "bench", "median", "min", "max", "unit", "goal", "runs",
-		"what");
+		"description");
 }
 
 void report_figure(bool json, enum figure figure, struct figure_values *values)

@@ -202,19 +202,19 @@ static void engine_ended(struct conductor *conductor, int index, int status)
 	conductor->engines[index] = 0;
 	engine_lost(conductor, index);
 	if (!killed && WIFSIGNALED(status))
-		run_error(conductor->run, "engine '%s' was ended by signal %d", name, WTERMSIG(status));
+		run_error(conductor->run, "engine '%s' was killed by signal %d", name, WTERMSIG(status));
 	if (!killed && WIFEXITED(status) && WEXITSTATUS(status) != 0)
 		run_error(conductor->run, "engine '%s' ended with status %d", name, WEXITSTATUS(status));
 	if (conductor->stop || engine_open_requests(conductor, index) == 0)
 		return;
 	if (!killed && ++conductor->crashes > CRASHES_MAX) {
-		run_error(conductor->run, "engine '%s' ends again and again", name);
+		run_error(conductor->run, "engine '%s' ends repeatedly", name);
 		conductor->stop = true;
 		return;
 	}
 	error = engine_start(conductor, index);
 	if (error) {
-		run_error(conductor->run, "cannot start engine '%s' again: %s", name, strerror(-error));
+		run_error(conductor->run, "cannot restart engine '%s': %s", name, strerror(-error));
 		conductor->stop = true;
 	}
 }
@@ -228,7 +228,7 @@ static void reap(struct conductor *conductor)
 			waitpid(conductor->engines[i], &status, WNOHANG) == conductor->engines[i])
 			engine_ended(conductor, i, status);
 	if (agent_process_ended(&conductor->agent, &status)) {
-		run_error(conductor->run, "gpoold ended in the midst of the run, with %s %d",
+		run_error(conductor->run, "gpoold ended during the run, with %s %d",
 			WIFSIGNALED(status) ? "signal" : "status",
 			WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 		conductor->stop = true;
@@ -352,7 +352,8 @@ static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 		conductor->moved_bytes = bytes;
 		conductor->moved_us = now_us;
 	} else if (now_us - conductor->moved_us > STALL_US) {
-		run_error(conductor->run, "nothing was written for %d s; %u and %u requests run, %u and %u wait",
+		run_error(conductor->run,
+			"no engine made progress for %d s; requests running: %u and %u, waiting: %u and %u",
 			STALL_US / 1000000, engines[0].running, engines[1].running, engines[0].waiting,
 			engines[1].waiting);
 		conductor->stop = true;
@@ -416,21 +417,22 @@ static void finish(struct conductor *conductor)
 	sample(conductor);
 	progress_show(&conductor->progress, conductor->plan, run, &conductor->board, true);
 	if (run->missed_samples > run->sample_count)
-		run_error(run, "gpoold left %llu of %llu questions unanswered", (unsigned long long)run->missed_samples,
+		run_error(run, "gpoold did not answer %llu of %llu status requests",
+			(unsigned long long)run->missed_samples,
 			(unsigned long long)(run->missed_samples + run->sample_count));
 	take_errors(conductor);
 	error = monitor_finish(&conductor->monitor, &run->agent);
 	if (error)
-		run_error(run, "cannot ask gpoold for its final state: %s", gpool_strerror(error));
+		run_error(run, "cannot request the final state from gpoold: %s", gpool_strerror(error));
 	if (!error && run->agent.findings > 0)
-		run_error(run, "the check of the pool found %llu broken invariants; %s",
+		run_error(run, "the check of the pool found %llu violated invariants; %s",
 			(unsigned long long)run->agent.findings, run->agent.finding);
 	if (!error && run->agent.left_pages > 0)
-		run_error(run, "%llu pages are still lent after all engines have ended",
+		run_error(run, "%llu pages are still leased after all engines have ended",
 			(unsigned long long)run->agent.left_pages);
 	run_add_up(run, conductor->plan, &conductor->board);
 	if (!run->complete)
-		run_error(run, "%llu of %llu requests finished", (unsigned long long)run->total.finished,
+		run_error(run, "only %llu of %llu requests finished", (unsigned long long)run->total.finished,
 			(unsigned long long)run->total.requests);
 }
 
@@ -471,7 +473,7 @@ int conductor_run(const struct plan *plan, bool split, struct run *run, struct a
 	if (!error) {
 		error = board_fill(&conductor);
 		if (error)
-			run_error(run, "cannot make the board: %s", strerror(-error));
+			run_error(run, "cannot create the board: %s", strerror(-error));
 	}
 	if (!error)
 		error = run_engines(&conductor);

@@ -74,29 +74,30 @@ enum option_id {
 
 static const struct option_spec options[] = {
 	OPTION(OPTION_TRACE, 0, "trace", "PATH",
-		"Folder with azure_code.csv and azure_conv.csv, or, given twice, two files. The default is the "
+		"Directory with azure_code.csv and azure_conv.csv or, if given twice, two files. The default is the "
 		"excerpts that are installed with gpool."),
 	OPTION(OPTION_MODEL, 0, "model", "SHAPE",
-		"A model, or layers=N,kv_heads=N,head_dim=N,dtype=T. The default is " MODEL_DEFAULT "."),
+		"Name of a model, or layers=N,kv_heads=N,head_dim=N,dtype=T. The default is " MODEL_DEFAULT "."),
 	OPTION(OPTION_POOL_SIZE, 0, "pool-size", "SIZE",
-		"Size of the shared pool. The default is 2GiB, but at most a quarter of the free memory."),
-	OPTION(OPTION_PAGE_SIZE, 0, "page-size", "SIZE", "512KiB, 1MiB, 2MiB or 4MiB. The default is 512KiB."),
+		"Size of the shared pool. The default is 2GiB, but at most a quarter of the available memory."),
+	OPTION(OPTION_PAGE_SIZE, 0, "page-size", "SIZE",
+		"Page size: 512KiB, 1MiB, 2MiB or 4MiB. The default is 512KiB."),
 	OPTION(OPTION_SPEED, 0, "speed", "X",
-		"Requests arrive X times as fast as in the traces. The default is 6; for a long trace, the speed at "
-		"which it lasts 150 s."),
+		"Replay arrivals X times as fast as in the traces. The default is 6; traces of more than 1500 s are "
+		"replayed in 150 s."),
 	OPTION(OPTION_LOAD, 0, "load", "Y",
-		"Keep Y times as many requests in flight as at the trace's pace. The default is 1.5."),
-	OPTION(OPTION_DURATION, 0, "duration", "SECONDS", "Use the first seconds of the traces alone, at their pace."),
-	OPTION(OPTION_LIMIT, 0, "limit", "N", "Use the first N requests alone."),
+		"Keep Y times as many requests in flight as at the original rate of the traces. The default is 1.5."),
+	OPTION(OPTION_DURATION, 0, "duration", "SECONDS", "Use only the first SECONDS of the traces, in their time."),
+	OPTION(OPTION_LIMIT, 0, "limit", "N", "Use only the first N requests of both traces together."),
 	OPTION(OPTION_KILL_EVERY, 0, "kill-every", "SECONDS",
-		"Mean interval between kills (kill -9) of an engine; 0: none. The default is 4."),
-	OPTION(OPTION_SEED, 0, "seed", "N", "Random seed of kills and choices. The default is different each time."),
-	OPTION(OPTION_NO_SPLIT, 0, "no-split", NULL, "Run on the shared pool alone, not also on two halves."),
-	OPTION(OPTION_STEADY, 0, "steady", NULL,
-		"Keep the arrivals of the traces, without a time in which an engine has no requests."),
+		"Mean interval between kills (SIGKILL) of an engine; 0 disables kills. The default is 4."),
+	OPTION(OPTION_SEED, 0, "seed", "N",
+		"Random seed of the kills and of the choice of prefixes. The default is different each time."),
+	OPTION(OPTION_NO_SPLIT, 0, "no-split", NULL, "Run only on the shared pool, not on two halves."),
+	OPTION(OPTION_STEADY, 0, "steady", NULL, "Keep the arrivals of the traces; no engine is made idle."),
 	OPTION(OPTION_REPORT, 0, "report", "PATH", "File of the HTML report. The default is ./gpool-demo.html."),
 	OPTION_ROW_OUTPUT,
-	OPTION(OPTION_KEEP, 0, "keep", NULL, "Keep the agent of the shared pool running, and print its folder."),
+	OPTION(OPTION_KEEP, 0, "keep", NULL, "Keep the agent of the shared pool running, and print its directory."),
 	OPTION_ROW_QUIET,
 	OPTION_ROW_HELP,
 	OPTION_ROW_VERSION,
@@ -107,7 +108,7 @@ static const struct option_spec options[] = {
 static const char *const codes[] = {
 	[CODE_OK] = "All requests finished and every byte was verified.",
 	[CODE_FAILED] = "A verification or a run failed.",
-	[CODE_USAGE] = "The command line or a trace is wrong.",
+	[CODE_USAGE] = "The command line or a trace is invalid.",
 	NULL,
 };
 
@@ -115,7 +116,7 @@ static void models_print(void)
 {
 	printf("\nModels:");
 	for (size_t i = 0; model_list(i); i++)
-		printf(" %s (%llu bytes a token)%s", model_list(i)->name,
+		printf(" %s (%llu bytes per token)%s", model_list(i)->name,
 			(unsigned long long)model_list(i)->token_bytes, model_list(i + 1) ? "," : "\n");
 }
 
@@ -130,7 +131,7 @@ static bool options_read(struct settings *settings, const struct command *comman
 	settings->traces[1] = values[OPTION_TRACE];
 	settings->trace_count = (int)command->times[OPTION_TRACE];
 	if (settings->trace_count > BOARD_ENGINES)
-		return option_refuse(command, OPTION_TRACE, "is one too many: at most two");
+		return option_refuse(command, OPTION_TRACE, "is given more than twice");
 	if (model_parse(values[OPTION_MODEL] ? values[OPTION_MODEL] : MODEL_DEFAULT, &plan->model, error))
 		return option_refuse(command, OPTION_MODEL, "%s", error);
 	if (!command_size(command, OPTION_POOL_SIZE, 0, &settings->pool_bytes) ||
@@ -188,7 +189,7 @@ static int traces_read(struct settings *settings)
 	char directory[4200] = "", paths[BOARD_ENGINES][4300], error[TRACE_ERROR_BYTES];
 
 	if (settings->trace_count == 0 && find_excerpts(settings, directory, sizeof directory)) {
-		complain("cannot find the excerpts of the traces; give --trace PATH");
+		complain("cannot find the installed trace excerpts; specify --trace PATH");
 		return -ENOENT;
 	}
 	if (settings->trace_count == 1)
@@ -204,11 +205,12 @@ static int traces_read(struct settings *settings)
 		}
 	}
 	if (strcmp(plan->traces[0].name, plan->traces[1].name) == 0) {
-		complain("both traces are called '%s', and so would their engines", plan->traces[0].name);
+		complain("both traces have the name '%s', after which an engine is named; rename one file",
+			plan->traces[0].name);
 		return -EINVAL;
 	}
 	if (settings->trace_count == 0)
-		snprintf(plan->trace_source, sizeof plan->trace_source, "the excerpts shipped with gpool");
+		snprintf(plan->trace_source, sizeof plan->trace_source, "the excerpts that are part of gpool");
 	else
 		snprintf(plan->trace_source, sizeof plan->trace_source, "%.*s", (int)sizeof plan->trace_source - 1,
 			*directory ? directory : paths[0]);
@@ -232,8 +234,8 @@ static int largest_request_fits(const struct settings *settings)
 
 			if (pages <= room)
 				continue;
-			complain("request %u of '%s' needs %u pages, and an engine can have %u; give a "
-				 "larger --pool-size or a smaller --model",
+			complain("request %u of '%s' needs %u pages, but an engine can have at most %u; use a larger "
+				 "--pool-size or a smaller --model",
 				i + 1, plan->traces[e].name, pages, room);
 			return -EINVAL;
 		}
@@ -253,13 +255,12 @@ static int pool_choose(struct settings *settings)
 	plan->page_count = (uint32_t)(bytes / plan->page_bytes) / BOARD_ENGINES * BOARD_ENGINES;
 	plan->tokens_per_page = model_tokens_per_page(&plan->model, plan->page_bytes);
 	if (plan->tokens_per_page == 0) {
-		complain("a token of this model takes %llu bytes, more than a page; give a larger "
-			 "--page-size",
+		complain("a token of this model needs %llu bytes, more than a page; use a larger --page-size",
 			(unsigned long long)plan->model.token_bytes);
 		return -EINVAL;
 	}
 	if (plan->page_count < 16) {
-		complain("a pool of %u pages is too small", plan->page_count);
+		complain("a pool of %u pages is too small; use a --pool-size of at least 16 pages", plan->page_count);
 		return -EINVAL;
 	}
 	return largest_request_fits(settings);
@@ -291,7 +292,7 @@ static int plan_make(struct settings *settings)
 		return -ENOENT;
 	}
 	if (agent_process_program(settings->gpoold, sizeof settings->gpoold)) {
-		complain("cannot find gpoold beside this program; set GPOOLD to its path");
+		complain("cannot find gpoold in the directory of this program or in ../sbin; set GPOOLD to its path");
 		return -ENOENT;
 	}
 	plan->program = settings->program;
@@ -318,25 +319,24 @@ static void header_print(const struct settings *settings)
 		plan->traces[1].name, text_count(b, plan->traces[1].count),
 		text_seconds(c, (uint64_t)(last_us - first_us)));
 	printf("%s tokens; %s\n", text_rate(a, (double)tokens), plan->trace_source);
-	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a page\n",
+	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV per token, %u tokens per page\n",
 		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
 		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
 	printf("pool    %s pages of %s, %s on the host back end, room for %s tokens\n", text_count(a, plan->page_count),
 		text_bytes(b, plan->page_bytes), text_bytes(c, plan->page_count * plan->page_bytes),
 		text_rate((char[TEXT_BYTES]){0}, (double)plan->page_count * plan->tokens_per_page));
-	printf("pace    arrivals %.3g times as fast as in the trace, a step of all running requests every %s: %.3g "
-	       "times its "
-	       "load\n",
+	printf("pace    arrivals %.3g times as fast as in the traces, one step of all running requests every %s: %.3g "
+	       "times the original load\n",
 		plan->speed, text_seconds(a, plan->step_us), plan->load);
 	if (plan->idle_us > 0)
-		printf("idle    %s has no requests from %.1f s on, %s from %.1f s on, for %.1f s each; meanwhile twice "
-		       "as many arrive for the other\n",
+		printf("idle    no requests arrive for %s from %.1f s on, and for %s from %.1f s on, for %.1f s each; "
+		       "meanwhile twice as many arrive for the other engine\n",
 			plan->traces[0].name, (double)plan_idle_from_us(plan, 0) / 1e6, plan->traces[1].name,
 			(double)plan_idle_from_us(plan, 1) / 1e6, (double)plan->idle_us / 1e6);
-	printf("work    at least %s of KV to write, and as much to verify, in each run\n",
+	printf("work    at least %s of KV are written and verified in each run\n",
 		text_bytes(a, tokens * plan->model.token_bytes));
 	if (plan->kill_every_s > 0)
-		printf("kills   an engine every %.3g s on average, until the last request has come; seed %llu\n",
+		printf("kills   an engine every %.3g s on average, until the last request has arrived; seed %llu\n",
 			plan->kill_every_s, (unsigned long long)plan->seed);
 	else
 		printf("kills   none; seed %llu\n", (unsigned long long)plan->seed);
@@ -376,8 +376,8 @@ static int results_show(const struct settings *settings, const struct run *share
 
 static void kept_tell(const struct agent_process *agent)
 {
-	complain("the agent runs on as process %d. Look at it:  poolctl --dir %s status\n"
-		 "            End it:  kill %d; then remove %s",
+	complain("the agent continues to run as process %d\n            inspect it:  poolctl --dir %s status\n         "
+		 "   end it:  kill %d; then remove %s",
 		(int)agent->pid, agent->directory, (int)agent->pid, agent->root);
 }
 

@@ -52,7 +52,7 @@ static int dtype_set(struct model *model, const char *value, char *error)
 			model->dtype_bytes = dtypes[i].bytes;
 			return 0;
 		}
-	snprintf(error, MODEL_ERROR_BYTES, "unknown dtype '%s'; there are fp16, bf16, fp8, int8 and fp32", value);
+	snprintf(error, MODEL_ERROR_BYTES, "unknown dtype '%s'; use fp16, bf16, fp8, int8 or fp32", value);
 	return -EINVAL;
 }
 
@@ -86,7 +86,7 @@ static int field_set(struct model *model, char *field, char *error)
 			value);
 		return -EINVAL;
 	}
-	snprintf(error, MODEL_ERROR_BYTES, "unknown key '%s'; there are layers, kv_heads, head_dim and dtype", field);
+	snprintf(error, MODEL_ERROR_BYTES, "unknown key '%s'; use layers, kv_heads, head_dim or dtype", field);
 	return -EINVAL;
 }
 
@@ -101,13 +101,13 @@ static const struct model *model_find(const char *name)
 static int model_finish(struct model *model, char *error)
 {
 	if (model->layers == 0 || model->kv_heads == 0 || model->head_dim == 0) {
-		snprintf(error, MODEL_ERROR_BYTES, "a model of your own needs layers, kv_heads and head_dim");
+		snprintf(error, MODEL_ERROR_BYTES, "a model without a name needs layers, kv_heads and head_dim");
 		return -EINVAL;
 	}
 	model->token_bytes = UINT64_C(2) * model->layers * model->kv_heads * model->head_dim * model->dtype_bytes;
 	/* The pattern that represents KV consists of 64-bit words. */
 	if (model->token_bytes % sizeof(uint64_t) != 0) {
-		snprintf(error, MODEL_ERROR_BYTES, "%llu bytes a token are not a multiple of 8",
+		snprintf(error, MODEL_ERROR_BYTES, "%llu bytes per token are not a multiple of 8",
 			(unsigned long long)model->token_bytes);
 		return -EINVAL;
 	}
@@ -121,7 +121,7 @@ int model_parse(const char *text, struct model *model, char *error)
 	int status = 0;
 
 	if (strlen(text) >= sizeof copy) {
-		snprintf(error, MODEL_ERROR_BYTES, "the model's description is longer than %zu characters",
+		snprintf(error, MODEL_ERROR_BYTES, "the description of the model is longer than %zu characters",
 			sizeof copy - 1);
 		return -EINVAL;
 	}

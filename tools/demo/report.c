@@ -205,7 +205,7 @@ static void draw_shared(FILE *out, const struct plan *plan, const struct run *ru
 	for (enum band band = 0; band < BANDS; band++)
 		for (int e = 0; e < BOARD_ENGINES; e++)
 			draw_layer(&chart, plan, &curves, e, band, base);
-	chart_level(&chart, plan->page_count, "the pool");
+	chart_level(&chart, plan->page_count, "pool size");
 	draw_kills(&chart, plan, run, -1);
 	draw_turns(&chart, plan, -1);
 	drawing_end(&chart, 1);
@@ -230,7 +230,7 @@ static void draw_half(FILE *out, const struct plan *plan, const struct run *run,
 	drawing_begin(&chart, label, name);
 	for (enum band band = 0; band < BANDS; band++)
 		draw_layer(&chart, plan, &curves, engine, band, base);
-	chart_level(&chart, plan->page_count / 2.0, "its half");
+	chart_level(&chart, plan->page_count / 2.0, "half of the pool");
 	draw_kills(&chart, plan, run, engine);
 	draw_turns(&chart, plan, engine);
 	drawing_end(&chart, engine == BOARD_ENGINES - 1);
@@ -261,7 +261,7 @@ static void draw_waiting(FILE *out, const struct run *shared, const struct run *
 	static struct curves curves;
 	struct chart_curve curve = {.x = curves.x, .high = curves.waiting};
 
-	drawing_begin(&chart, "requests waiting over time", "requests that wait for their turn");
+	drawing_begin(&chart, "requests waiting over time", "waiting requests");
 	if (split) {
 		curves_make(&curves, split);
 		curve.count = curves.count;
@@ -294,18 +294,20 @@ static void write_tiles(FILE *out, const struct run *shared, const struct run *s
 
 	fputs("<div class=\"tiles\">\n", out);
 	tile(out, errors ? "bad" : "good", text_count(a, errors), errors == 1 ? "error" : "errors");
-	tile(out, "", text_bytes(a, verified), "of KV compared, byte by byte, with what was written");
+	tile(out, "", text_bytes(a, verified), "of KV verified, byte by byte");
 	tile(out, complete ? "" : "bad", text_count(a, shared->total.finished),
-		complete ? "requests, all finished" : "requests finished, not all");
-	tile(out, "", text_count(a, kills), "times an engine was killed and started again");
+		complete ? "requests finished: all" : "requests finished: not all");
+	tile(out, "", text_count(a, kills), "kills of an engine, followed by a restart");
 	if (shared->gave_pages[0] + shared->gave_pages[1] > 0) {
 		snprintf(figure, sizeof figure, "%s / %s", text_count(a, shared->gave_pages[0]),
 			text_count(b, shared->gave_pages[1]));
-		tile(out, "", figure, "pages of its half that the first / second engine gave way while it was idle");
+		tile(out, "", figure,
+			"pages of its half that the first / second engine did not need while it was idle, and the "
+			"other used");
 	}
 	if (split) {
 		snprintf(figure, sizeof figure, "%.1f s / %.1f s", shared->seconds, split->seconds);
-		tile(out, "", figure, "to finish all, on the shared pool / on two halves");
+		tile(out, "", figure, "to finish all requests, on the shared pool / on two halves");
 		snprintf(figure, sizeof figure, "%s / %s",
 			text_seconds(a, shared->total.finished ? shared->total.wait_us / shared->total.finished : 0),
 			text_seconds(b, split->total.finished ? split->total.wait_us / split->total.finished : 0));
@@ -338,7 +340,7 @@ static void write_legend(FILE *out, const struct plan *plan)
 			plan->traces[e].name);
 	}
 	if (plan->idle_us > 0)
-		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--ink)\"></i>an engine falls idle</li>\n",
+		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--ink)\"></i>an engine becomes idle</li>\n",
 			out);
 	fputs("<li><i class=\"rule\" style=\"border-top-color:var(--kill);border-top-style:dotted\"></i>an engine was "
 	      "killed</li></ul>\n",
@@ -367,26 +369,27 @@ static void write_explanation(FILE *out, const struct plan *plan)
 
 	fprintf(out,
 		"<h2>What was run</h2>\n<p>Two engine processes, <b>%s</b> and <b>%s</b>, replayed the request traces "
-		"of two services at the same time, with memory that a gpool agent lent them, page by page, on the "
-		"<code>host</code> back end. A request took pages for its context, and one more whenever its generated "
-		"tokens had filled the last one. It wrote a pattern of its own into every byte of them, compared all "
-		"of it when it ended, and let go of them. The context of finished requests stayed in memory for %.3g "
-		"s, unpinned; every fourth request began with such a prefix, if it had not been evicted meanwhile. A "
-		"request that found no pages waited; a running one that could not grow made the youngest start "
-		"over.</p>\n",
+		"of two services at the same time. A gpool agent leased them pages of one pool, on the back end "
+		"<code>host</code>. A request allocated pages for its context, and another page whenever its generated "
+		"tokens had filled the last one. It wrote a unique pattern into every byte of these pages, verified "
+		"every byte when it ended, and then released the pages. The context of a finished request remained in "
+		"memory for %.3g s, unpinned; every fourth request began with such a context as its prefix, if it had "
+		"not been evicted. A request for which no pages were available waited. If a running request could not "
+		"grow, the youngest request released its pages and started over.</p>\n",
 		plan->traces[0].name, plan->traces[1].name, PLAN_CACHE_S / plan->speed);
 	if (plan->idle_us > 0)
 		fprintf(out,
-			"<p>For %.3g s no requests arrived for <b>%s</b>, then none for <b>%s</b>. Meanwhile twice as "
-			"many arrived for the other engine, which then needed more than its half.</p>\n",
+			"<p>For %.3g s, no requests arrived for <b>%s</b>, and afterwards none for <b>%s</b>. "
+			"Meanwhile, twice as many arrived for the other engine, which then needed more than its "
+			"half.</p>\n",
 			(double)plan->idle_us / 1e6, plan->traces[0].name, plan->traces[1].name);
 	fprintf(out,
-		"<p>Requests came %.3g times as fast as in the trace. One step, which is a token for each running "
-		"request, took %s, and %d ms at the trace's pace; so %.3g times as many requests were in flight as at "
-		"that pace. There is no model behind it: steps set the time, and the memory traffic is real. All times "
-		"are counted in steps, so that a busy machine stretches the clock on the wall and not the figures. On "
-		"the shared pool either engine could take all %s pages, on the halves %s. Requests, seed and kills "
-		"were the same. An engine that was killed restarted its unfinished requests.</p>\n",
+		"<p>Requests arrived %.3g times as fast as in the traces. One step, which generates a token for each "
+		"running request, took %s, instead of %d ms at the original rate, so that %.3g times as many requests "
+		"were in flight as at that rate. No model was run: a step only writes and compares memory. All times "
+		"are counted in steps, so a busy machine prolongs the run but hardly changes the figures. On the "
+		"shared pool, each engine could use all %s pages; on the halves, %s pages. Requests and seed were the "
+		"same in both runs. A killed engine served its unfinished requests again from the beginning.</p>\n",
 		plan->speed, text_seconds(a, plan->step_us), PLAN_STEP_US / 1000, plan->load,
 		text_count(b, plan->page_count), text_count(c, plan->page_count / 2));
 }
@@ -405,10 +408,10 @@ static void write_facts(FILE *out, const struct summary_frame *frame)
 	escape(out, plan->trace_source);
 	fprintf(out,
 		": %s %u requests, %s %u requests. Azure Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; "
-		"(Patel et al., Splitwise, ISCA 2024), CC-BY 4.0, unless you gave others</dd>\n",
+		"(Patel et al., Splitwise, ISCA 2024), CC-BY 4.0, unless other traces were specified</dd>\n",
 		plan->traces[0].name, plan->traces[0].count, plan->traces[1].name, plan->traces[1].count);
 	fprintf(out,
-		"<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a "
+		"<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV per token, %u tokens per "
 		"page</dd>\n",
 		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
 		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
@@ -426,14 +429,14 @@ static void write_charts(FILE *out, const struct plan *plan, const struct run *s
 	draw_shared(out, plan, shared, seconds);
 	write_legend(out, plan);
 	if (split) {
-		fputs("<h2>Two fixed halves</h2>\n<p class=\"soft\">The same requests, each engine with half of the "
-		      "memory, at the same scale.</p>\n",
+		fputs("<h2>Two fixed halves</h2>\n<p class=\"soft\">The same requests, with half of the memory for "
+		      "each engine, drawn at the same scale.</p>\n",
 			out);
 		for (int e = 0; e < BOARD_ENGINES; e++)
 			draw_half(out, plan, split, e, seconds);
 	}
-	fputs("<h2>Requests waiting</h2>\n<p class=\"soft\">Of both engines together: they have come and hold no pages "
-	      "yet.</p>\n",
+	fputs("<h2>Requests waiting</h2>\n<p class=\"soft\">Requests of both engines that have arrived and have no "
+	      "pages yet.</p>\n",
 		out);
 	draw_waiting(out, shared, split, seconds);
 	fputs("<ul class=\"legend\"><li><i class=\"rule\" style=\"border-top-color:var(--shared)\"></i>shared "
@@ -464,10 +467,10 @@ static void write_page(FILE *out, const struct summary_frame *frame, const struc
 	write_errors(out, shared);
 	write_errors(out, split);
 	write_charts(out, plan, shared, split);
-	fputs("<h2>In figures</h2>\n", out);
+	fputs("<h2>Figures</h2>\n", out);
 	write_table(out, shared, split);
 	write_explanation(out, plan);
-	fputs("<h2>To run it again</h2>\n", out);
+	fputs("<h2>Parameters</h2>\n", out);
 	write_facts(out, frame);
 	fputs("</main></body></html>\n", out);
 }

@@ -52,7 +52,7 @@ void run_add_sample(struct run *run, const struct run_sample *sample)
 	struct run_sample *samples = grow(run->samples, run->sample_count, &run->sample_capacity, sizeof *samples);
 
 	if (!samples) {
-		run_error(run, "no memory for samples");
+		run_error(run, "not enough memory for the samples");
 		return;
 	}
 	run->samples = samples;
@@ -64,7 +64,7 @@ void run_add_kill(struct run *run, const struct run_kill *kill)
 	struct run_kill *kills = grow(run->kills, run->kill_count, &run->kill_capacity, sizeof *kills);
 
 	if (!kills) {
-		run_error(run, "no memory for kills");
+		run_error(run, "not enough memory for the list of kills");
 		return;
 	}
 	run->kills = kills;

@@ -58,7 +58,7 @@ size_t summary_rows(const struct run *shared, const struct run *split, struct su
 	ROW("requests finished", NOT_COMPARED, "%s of %s", text_count(a, run->total.finished),
 		text_count(b, run->total.requests));
 	ROW("tokens", NOT_COMPARED, "%s", text_count(a, run->total.tokens));
-	ROW("time of the run, in steps of the engines", run->seconds, "%.1f s", run->seconds);
+	ROW("time of the run, counted in steps", run->seconds, "%.1f s", run->seconds);
 	ROW("wall-clock time", NOT_COMPARED, "%.1f s", run->wall_seconds);
 	ROW("tokens per second", tokens_per_second(run), "%s", text_rate(a, tokens_per_second(run)));
 	ROW_PAIR("pages at the peak: leased / needed", run->peak_pages, run->peak_pages, run->peak_needed_pages);

@@ -132,7 +132,7 @@ static enum MHD_Result answer_request(void *context, struct MHD_Connection *conn
 	(void)version, (void)upload, (void)upload_bytes, (void)request_context;
 	peer_asked(http->peers, peer_of(connection));
 	if (!reads)
-		http_text(&answer, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+		http_text(&answer, MHD_HTTP_METHOD_NOT_ALLOWED, "method not allowed; use GET or HEAD\n");
 	else if (!route)
 		no_such_path(http, &answer);
 	else

@@ -286,7 +286,7 @@ void live_stream(void *context, const struct http_request *request, struct http_
 
 	if (atomic_fetch_add(&live->viewers, 1) >= LIVE_VIEWERS) {
 		atomic_fetch_sub(&live->viewers, 1);
-		http_text(answer, 503, "%d viewers are connected, the limit; close another page\n", LIVE_VIEWERS);
+		http_text(answer, 503, "the limit of %d viewers is reached; close another page\n", LIVE_VIEWERS);
 		return;
 	}
 	viewer = calloc(1, sizeof(*viewer));
@@ -342,7 +342,7 @@ void live_detail(void *context, const struct http_request *request, struct http_
 
 	number = page ? strtoul(page, &end, 10) : 0;
 	if (!pool || !page || !page[0] || *end || number > UINT32_MAX) {
-		http_text(answer, 400, "name a pool and a page: /api/page?pool=gpu0&page=12\n");
+		http_text(answer, 400, "specify a pool and a page, as in /api/page?pool=gpu0&page=12\n");
 		return;
 	}
 	sampler_look(live->sampler);

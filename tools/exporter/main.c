@@ -32,16 +32,17 @@ struct settings {
 enum { OPTION_LISTEN = OPTION_COMMON, OPTION_PORT, OPTION_TIMEOUT, OPTION_ONCE, OPTION_METRICS };
 
 static const struct option_spec options[] = {
-	OPTION(OPTION_DIR, 'd', "dir", "FOLDER",
-		"Folder of the agent's sockets. The default is $GPOOL_DIR, or /run/gpool if it is not set."),
+	OPTION(OPTION_DIR, 'd', "dir", "DIR",
+		"Directory of the agent's sockets. The default is $GPOOL_DIR, or /run/gpool if it is not set."),
 	OPTION(OPTION_LISTEN, 'l', "listen", "ADDRESS",
-		"Address to serve on. The default is 127.0.0.1: this machine alone. There is neither TLS nor a "
-		"password: use a proxy for access from other machines."),
-	OPTION(OPTION_PORT, 'p', "port", "NUMBER", "Port of that address; 0 means any free one. The default is 9743."),
+		"Address on which to listen. The default is 127.0.0.1, which can be reached only from this machine. "
+		"TLS and passwords are not supported; use a proxy for access from other machines."),
+	OPTION(OPTION_PORT, 'p', "port", "NUMBER",
+		"Port on which to listen; 0 selects a free port. The default is 9743."),
 	OPTION(OPTION_TIMEOUT, 't', "timeout", "SECONDS",
 		"Reply timeout of the agent in seconds, 0.01 to 600. The default is 2."),
 	OPTION(OPTION_ONCE, 0, "once", NULL,
-		"Print the metrics and end; the exit status is 3 if the agent does not answer."),
+		"Print the metrics and exit; the exit status is 3 if the agent does not answer."),
 	OPTION(OPTION_METRICS, 0, "metrics", NULL, "Print the list of metrics, as Markdown."),
 	OPTION_ROW_HELP,
 	OPTION(OPTION_VERSION, 'V', "version", NULL, "Print the version."),
@@ -51,7 +52,7 @@ static const struct option_spec options[] = {
 static const char *const codes[] = {
 	[CODE_OK] = "Success.",
 	[CODE_FAILED] = "The server could not be started, or the output could not be written.",
-	[CODE_USAGE] = "The command line is wrong.",
+	[CODE_USAGE] = "The command line is invalid.",
 	[CODE_NO_AGENT] = "With --once, the agent does not answer.",
 	NULL,
 };
@@ -100,7 +101,7 @@ static void report_change(const struct sample *sample)
 		complain("the agent answers: %u pool%s", sample->status.pools_count,
 			sample->status.pools_count == 1 ? "" : "s");
 	else
-		complain("%s; asked again at each request", sample->why);
+		complain("%s; trying again at each request", sample->why);
 }
 
 static int once(struct sampler *sampler)
@@ -120,13 +121,14 @@ static int listen_or_complain(struct settings *settings)
 	int fd = http_listen(settings->address, &settings->port);
 
 	if (fd == -EADDRINUSE)
-		complain("cannot listen at %s port %u: another process does; stop it, or choose another --port",
+		complain("cannot listen on %s port %u: the port is in use; stop the other process, or choose another "
+			 "--port",
 			settings->address, settings->port);
 	else if (fd == -EADDRNOTAVAIL)
-		complain("cannot listen at '%s': no address of this machine; choose another --listen",
+		complain("cannot listen on '%s': it is not an address of this machine; choose another --listen",
 			settings->address);
 	else if (fd < 0)
-		complain("cannot listen at %s port %u: %s", settings->address, settings->port, strerror(-fd));
+		complain("cannot listen on %s port %u: %s", settings->address, settings->port, strerror(-fd));
 	return fd;
 }
 
@@ -156,11 +158,11 @@ static int serve(struct settings *settings, struct sampler *sampler)
 	signal(SIGPIPE, SIG_IGN);
 	live.notices = notices_start(settings->directory, settings->timeout_ms);
 	if (!live.notices || http_start(socket, routes, sizeof(routes) / sizeof(*routes), &limits, &http)) {
-		complain("cannot start the server: out of memory or threads");
+		complain("cannot start the server: not enough memory or threads");
 		notices_stop(live.notices);
 		return CODE_FAILED;
 	}
-	complain("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port,
+	complain("serving http://%s:%u/ and /metrics for the agent in '%s'", settings->address, settings->port,
 		settings->directory);
 	sigwait(&ending, &signal_number);
 	http_stop(http);
@@ -201,9 +203,10 @@ int main(int argc, char **argv)
 	static const struct program exporter = {
 		.name = "gpool-exporter",
 		.usage = "[OPTION]...",
-		.summary = "Serves metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format of "
-			   "Prometheus. /health answers if this process is running, /ready if the agent answers. It "
-			   "attaches as an observer: its user needs access.observers alone.",
+		.summary = "Serves the metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format "
+			   "of Prometheus, and a live page at the path /. /health reports that this process is "
+			   "running, /ready whether the agent answers. The exporter attaches as an observer, so "
+			   "access.observers of gpoold.conf must include its user.",
 		.options = options,
 		.codes = codes,
 	};

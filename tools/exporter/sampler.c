@@ -164,8 +164,8 @@ static int sample_fill(struct sampler *sampler)
 
 static void sample_explain(struct sampler *sampler, int error)
 {
-	static const char who_may[] = "; access.observers of gpoold.conf lists the users that may attach as observers, "
-				      "and group those that can open the socket";
+	static const char who_may[] =
+		"; add the user to access.observers of gpoold.conf, and to the group of the sockets";
 	const char *detail = sampler->logged, *hint = error == -EACCES ? who_may : "";
 
 	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s",

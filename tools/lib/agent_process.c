@@ -172,7 +172,7 @@ static void directory_clear(const char *path, char *complaint, size_t complaint_
 
 		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
 			continue;
-		snprintf(complaint, complaint_bytes, "gpoold left '%s' behind", entry->d_name);
+		snprintf(complaint, complaint_bytes, "gpoold did not remove '%s'", entry->d_name);
 		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
 		unlink(file);
 	}

@@ -101,7 +101,7 @@ static void remap_totals(struct allocator *allocator, struct allocator_totals *t
 
 const struct allocator_ops gpool_ops = {
 	.name = "gpool",
-	.text = "gpool_malloc_async(), which maps free pages to new places",
+	.text = "gpool_malloc_async(), which maps free pages at new addresses",
 	.open = remap_open,
 	.close = remap_close,
 	.malloc = remap_malloc,

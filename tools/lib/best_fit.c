@@ -541,7 +541,7 @@ static void best_fit_close(struct allocator *allocator)
 
 const struct allocator_ops best_fit_ops = {
 	.name = "best-fit",
-	.text = "a caching allocator: best fit with joining, no remapping",
+	.text = "a caching allocator: best fit, merges free neighbors, no remapping",
 	.open = best_fit_open,
 	.close = best_fit_close,
 	.malloc = best_fit_malloc,

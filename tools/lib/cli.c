@@ -204,12 +204,12 @@ static int command_check_arguments(const struct command *command)
 	if (command->values[OPTION_HELP] || command->values[OPTION_VERSION])
 		return CODE_OK;
 	if (!verb && running->verbs)
-		return complain_usage(NULL, "which verb?");
+		return complain_usage(NULL, "a verb is missing");
 	if (verb && command->argument_count < verb->arguments_least)
 		return complain_usage(verb, "'%s' needs %s", verb->name, verb->arguments);
 	if (command->argument_count > most)
-		return complain_usage(
-			verb, "'%s' does not take '%s'", verb ? verb->name : running->name, command->arguments[most]);
+		return complain_usage(verb, "'%s' does not take the argument '%s'", verb ? verb->name : running->name,
+			command->arguments[most]);
 	if (command->offline && !verb->offline)
 		return complain_usage(verb, "'%s' does not work with --offline", verb->name);
 	return CODE_OK;
@@ -354,7 +354,7 @@ bool command_page_size(const struct command *command, int id, uint64_t otherwise
 	for (uint64_t size = UINT64_C(512) << 10; size <= UINT64_C(4) << 20; size *= 2)
 		if (*bytes == size)
 			return true;
-	return option_refuse(command, id, "is none of 512KiB, 1MiB, 2MiB, 4MiB");
+	return option_refuse(command, id, "is not one of 512KiB, 1MiB, 2MiB, 4MiB");
 }
 
 bool command_list(const struct command *command, int id, const char *otherwise, struct number_list *list)
@@ -372,7 +372,7 @@ bool command_list(const struct command *command, int id, const char *otherwise, 
 				"is not a list of numbers from %" PRIu32 " to %" PRIu32 ", separated by commas",
 				list->least, list->most);
 		if (list->count == LIST_MAX)
-			return option_refuse(command, id, "has more than %d numbers", LIST_MAX);
+			return option_refuse(command, id, "contains more than %d numbers", LIST_MAX);
 		list->numbers[list->count++] = (uint32_t)number;
 		if (!*at)
 			return true;
@@ -402,10 +402,10 @@ bool command_names(const struct command *command, int id, const char *otherwise,
 		while (names[found] && strcmp(names[found], name))
 			found++;
 		if (!names[found])
-			return option_refuse(command, id, "has an unknown name, '%s'", name);
+			return option_refuse(command, id, "contains the unknown name '%s'", name);
 		for (int i = 0; i < list->count; i++)
 			if (list->numbers[i] == found)
-				return option_refuse(command, id, "has '%s' twice", name);
+				return option_refuse(command, id, "contains '%s' twice", name);
 		list->numbers[list->count++] = found;
 	}
 	return true;

@@ -15,7 +15,7 @@
 enum exit_code {
 	CODE_OK,
 	CODE_FAILED, /* the request was valid, but failed */
-	CODE_USAGE,  /* the command line is wrong, or names an object that does not exist */
+	CODE_USAGE,  /* the command line is invalid, or names an object that does not exist */
 };
 
 /* Options that several programs have; struct command also has their values. */

@@ -72,7 +72,7 @@ static int line_read(struct reader *reader)
 	reader->line++;
 	while ((c = getc_unlocked(reader->file)) != EOF && c != '\n') {
 		if (c == '\0')
-			return refuse(reader, "a NUL byte");
+			return refuse(reader, "the line contains a NUL byte");
 		if (length == LINE_BYTES - 1)
 			return refuse(reader, "the line is longer than any event");
 		reader->text[length++] = (char)c;
@@ -97,7 +97,7 @@ static int line_split(struct reader *reader)
 		char *comma = strchr(at, ',');
 
 		if (count == FIELDS)
-			return refuse(reader, "more than the fields " MALLOC_TRACE_HEADER);
+			return refuse(reader, "the line has more fields than " MALLOC_TRACE_HEADER);
 		reader->fields[count++] = at;
 		if (!comma)
 			break;
@@ -159,7 +159,7 @@ static int event_read(struct reader *reader, struct malloc_event *event, struct 
 	if (!error)
 		error = field_number(reader, FIELD_ID, 0, UINT64_MAX - 9, &names->id);
 	if (!error && reader->cut_off)
-		error = refuse(reader, "the line has no end: something is cut off here");
+		error = refuse(reader, "the line has no newline: the file is truncated");
 	if (!error && (reader->trace->count == 0 || event->time_ns < reader->first_ns))
 		reader->first_ns = event->time_ns;
 	event->twin = MALLOC_TRACE_NONE;
@@ -199,7 +199,7 @@ static int event_keep(struct reader *reader, const struct malloc_event *event, c
 			error = -ENOMEM;
 	}
 	if (error)
-		return refuse(reader, "no memory for more events"), error;
+		return refuse(reader, "not enough memory for the events"), error;
 	reader->names[reader->trace->count - 1] = *names;
 	return 0;
 }
@@ -345,7 +345,7 @@ static int events_place(struct reader *reader, struct places *places)
 		places_group(places, count);
 		error = places_give(reader, places);
 	} else {
-		refuse(reader, "no memory to sort the events");
+		refuse(reader, "not enough memory to sort the events");
 		error = -ENOMEM;
 	}
 	free(places->group_places);
@@ -365,7 +365,7 @@ static int threads_check(struct reader *reader, const struct places *places)
 			events[at].time_ns >= events[before].time_ns)
 			continue;
 		reader->line = (uint64_t)at + 2;
-		return refuse(reader, "time_ns: it runs backwards within thread %" PRIu64, key_of(&places->key, at));
+		return refuse(reader, "time_ns: it decreases within thread %" PRIu64, key_of(&places->key, at));
 	}
 	return 0;
 }
@@ -409,12 +409,12 @@ static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t b
 
 	*field = FIELD_ID;
 	if (event->op == MALLOC_OP_MALLOC)
-		return last && last->op == MALLOC_OP_MALLOC ? "is allocated already" : NULL;
+		return last && last->op == MALLOC_OP_MALLOC ? "is already allocated" : NULL;
 	if (!last || last->op == MALLOC_OP_FREE)
 		return "is not allocated";
 	*field = FIELD_SIZE;
 	if (event->bytes && event->bytes != last->bytes)
-		return "was allocated with another size";
+		return "was allocated with a different size";
 	event->bytes = last->bytes;
 	event->twin = before;
 	last->twin = at;
@@ -434,7 +434,7 @@ static int events_pair(struct reader *reader)
 	const char *what = NULL;
 
 	if (!order)
-		return refuse(reader, "no memory to pair the events"), -ENOMEM;
+		return refuse(reader, "not enough memory to match the events"), -ENOMEM;
 	for (uint32_t i = 0; i < trace->count; i++) {
 		bool same = i > 0 && key_of(&key, order[i - 1]) == key_of(&key, order[i]);
 		const char *wrong = pair_join(trace, order[i], same ? order[i - 1] : MALLOC_TRACE_NONE, &field);
@@ -460,7 +460,7 @@ static int events_drop(struct reader *reader)
 	uint32_t *places = malloc(trace->count * sizeof(*places)), kept = 0;
 
 	if (!places)
-		return refuse(reader, "no memory to drop events"), -ENOMEM;
+		return refuse(reader, "not enough memory to drop events"), -ENOMEM;
 	for (uint32_t i = 0; i < trace->count; i++) {
 		struct malloc_event *event = &trace->events[i];
 
@@ -476,7 +476,7 @@ static int events_drop(struct reader *reader)
 	free(places);
 	trace->dropped += trace->count - kept;
 	trace->count = kept;
-	return kept ? 0 : refuse(reader, "no events but frees of what is not allocated");
+	return kept ? 0 : refuse(reader, "all events free memory that is not allocated");
 }
 
 void malloc_trace_finish(struct malloc_trace *trace)
@@ -509,7 +509,7 @@ int malloc_trace_read(FILE *file, const char *name, bool incomplete, struct mall
 	int error;
 
 	if (!reader) {
-		snprintf(error_text, MALLOC_TRACE_ERROR_BYTES, "%.200s: no memory", name);
+		snprintf(error_text, MALLOC_TRACE_ERROR_BYTES, "%.200s: out of memory", name);
 		return -ENOMEM;
 	}
 	reader->file = file;

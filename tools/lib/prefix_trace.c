@@ -53,7 +53,7 @@ static int __attribute__((format(printf, 2, 3))) refuse(const struct reader *rea
 
 static int no_memory(const struct reader *reader)
 {
-	refuse(reader, "no memory for more");
+	refuse(reader, "not enough memory for the trace");
 	return -ENOMEM;
 }
 
@@ -68,7 +68,7 @@ static int line_read(struct reader *reader)
 	reader->length = 0;
 	while ((c = getc_unlocked(reader->file)) != EOF && c != '\n') {
 		if (c == '\0')
-			return refuse(reader, "a NUL byte");
+			return refuse(reader, "the line contains a NUL byte");
 		if (reader->length == PREFIX_TRACE_LINE_MAX - 1)
 			return refuse(reader, "the line is longer than %d bytes", PREFIX_TRACE_LINE_MAX - 1);
 		reader->text[reader->length++] = (char)c;
@@ -157,7 +157,7 @@ static int block_add(struct reader *reader, uint32_t node)
 	struct prefix_trace *trace = reader->trace;
 
 	if (trace->block_count == PREFIX_TRACE_BLOCKS_MAX)
-		return refuse(reader, "hash_ids: more than %d in all", PREFIX_TRACE_BLOCKS_MAX);
+		return refuse(reader, "hash_ids: more than %d in total", PREFIX_TRACE_BLOCKS_MAX);
 	if (trace->block_count == trace->block_room) {
 		uint32_t room = trace->block_room ? trace->block_room * 2 : 4096;
 		uint32_t *grown = realloc(trace->blocks, room * sizeof(*grown));
@@ -205,7 +205,7 @@ static int blocks_read(struct reader *reader, const cJSON *ids, struct prefix_re
 	cJSON_ArrayForEach(id, ids)
 	{
 		if (!is_whole(id, WHOLE_MAX))
-			return refuse(reader, "hash_ids: number %" PRIu32 " is not a whole number from 0 to %.0f",
+			return refuse(reader, "hash_ids: element %" PRIu32 " is not a whole number from 0 to %.0f",
 				trace->block_count - request->first + 1, WHOLE_MAX);
 		error = node_find(reader, node, (uint64_t)id->valuedouble, &node);
 		if (!error)
@@ -226,7 +226,7 @@ static int request_read(struct reader *reader, const cJSON *object)
 	int error;
 
 	if (!cJSON_IsObject(object))
-		return refuse(reader, "not an object");
+		return refuse(reader, "the line is not a JSON object");
 	error = whole_read(reader, object, "timestamp", WHOLE_MAX, &time_ms);
 	if (!error)
 		error = whole_read(reader, object, "input_length", LENGTH_MAX, &input);
@@ -239,7 +239,7 @@ static int request_read(struct reader *reader, const cJSON *object)
 	if (trace->request_count == 0)
 		reader->first_ms = reader->last_ms = time_ms;
 	if (time_ms < reader->last_ms)
-		return refuse(reader, "timestamp: it runs backwards");
+		return refuse(reader, "timestamp: it is lower than that of the previous request");
 	reader->last_ms = time_ms;
 	request.time_ms = time_ms - reader->first_ms;
 	request.input_tokens = (uint32_t)input;
@@ -257,7 +257,8 @@ static int line_take(struct reader *reader)
 		return 0;
 	object = cJSON_ParseWithLengthOpts(reader->text, reader->length + 1, &end, true);
 	if (!object)
-		return refuse(reader, "not JSON, at byte %zu", end ? (size_t)(end - reader->text) + 1 : 1);
+		return refuse(
+			reader, "the line is not JSON: error at byte %zu", end ? (size_t)(end - reader->text) + 1 : 1);
 	error = request_read(reader, object);
 	cJSON_Delete(object);
 	return error;
@@ -273,7 +274,7 @@ static int requests_read(struct reader *reader, uint64_t limit)
 		if (error)
 			return error;
 	}
-	return reader->trace->block_count ? 0 : refuse(reader, "no request with a block");
+	return reader->trace->block_count ? 0 : refuse(reader, "the trace has no request with a block");
 }
 
 int prefix_trace_read(FILE *file, const char *name, uint64_t limit, struct prefix_trace *trace, char *error)

@@ -111,7 +111,7 @@ static const char *row_parse(const char *line, struct trace_request *request)
 	if (!take_tokens(&line, &request->generated_tokens))
 		return "the generated tokens are not a number from 1 to 1048576";
 	if (*line != '\0')
-		return "something follows the generated tokens";
+		return "unexpected text after the generated tokens";
 	return NULL;
 }
 

@@ -69,28 +69,30 @@ static int open_complain(const struct command *command, uint32_t kind, int error
 	switch (error) {
 	case -ENOENT:
 	case -ECONNREFUSED:
-		complain("no agent answers in '%s': is gpoold running? start it, or name its folder with --dir",
+		complain("no agent answers in '%s': is gpoold running? start gpoold, or set its directory with --dir",
 			command->directory);
 		return CODE_NO_AGENT;
 	case -ETIMEDOUT:
 	case -EPIPE:
 	case -EAGAIN:
 		if (keeper_pid(command->directory) == -ESRCH) {
-			complain("no agent answers in '%s': the gpoold that made its sockets is dead; start it again",
+			complain("no agent answers in '%s': the gpoold that created the sockets has ended; start "
+				 "gpoold again",
 				command->directory);
 			return CODE_NO_AGENT;
 		}
-		complain("the agent in '%s' does not answer in time: it may be stopped or hung; as root --offline "
-			 "reads its tables without it, and --timeout waits longer",
+		complain("the agent in '%s' does not answer in time: it may be stopped or hung; use a longer "
+			 "--timeout, or as root --offline, which reads the tables without the agent",
 			command->directory);
 		return CODE_NO_AGENT;
 	case -ENXIO:
-		complain("the agent in '%s' has no pool '%s'; 'poolctl status' lists them", command->directory,
+		complain("the agent in '%s' has no pool '%s'; 'poolctl status' lists its pools", command->directory,
 			command->pool ? command->pool : "");
 		return CODE_USAGE;
 	case -EACCES:
-		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf "
-			 "names",
+		complain("you may not attach in '%s' as %s%s%s; run poolctl as root, or add your user or group to "
+			 "access.%s of "
+			 "gpoold.conf",
 			command->directory,
 			kind == GPOOL_OPEN_ADMIN ? "an admin"
 				: kind           ? "an observer"
@@ -102,7 +104,7 @@ static int open_complain(const struct command *command, uint32_t kind, int error
 		return CODE_FAILED;
 	case -EPROTO:
 		complain("the agent in '%s' and this poolctl (%s) disagree on the layout of shared memory%s%s; use the "
-			 "poolctl that came with the agent",
+			 "poolctl that was installed with the agent",
 			command->directory, gpool_version(), colon, why);
 		return CODE_FAILED;
 	default:
@@ -126,7 +128,8 @@ int agent_ask(
 	char text[512] = "";
 
 	if (length < 0) {
-		complain("cannot write the request for '%s': a name on the command line is too long or no clean text",
+		complain("cannot send the request of '%s': a name on the command line is too long, or is not UTF-8 "
+			 "text without control characters",
 			command->verb->name);
 		return CODE_USAGE;
 	}
@@ -136,8 +139,8 @@ int agent_ask(
 		return CODE_OK;
 	switch (answer->length) {
 	case -ETIMEDOUT:
-		complain("the agent in '%s' did not answer '%s' within %g s: it may have taken effect all the same; "
-			 "--timeout waits longer",
+		complain("the agent in '%s' did not answer '%s' within %g s: the request may still take effect; use a "
+			 "longer --timeout",
 			command->directory, command->verb->name, command->timeout_ms / 1000.0);
 		return CODE_NO_AGENT;
 	case -EPIPE:
@@ -157,8 +160,8 @@ int agent_ask(
 
 int agent_bad_answer(const struct command *command)
 {
-	complain("the agent in '%s' gave an answer to '%s' that poolctl %s does not understand; compare 'poolctl "
-		 "version'",
+	complain("the agent in '%s' sent a reply to '%s' that poolctl %s cannot decode; 'poolctl version' prints both "
+		 "versions",
 		command->directory, command->verb->name, gpool_version());
 	return CODE_FAILED;
 }

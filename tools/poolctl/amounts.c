@@ -37,7 +37,7 @@ bool command_since(const struct command *command, uint64_t *since_ns)
 	if (!text || duration_parse(text, since_ns))
 		return true;
 	complain_usage(command->verb,
-		"--since '%s' is not a duration: write a number with ms, s, m, h or d, such as 5m", text);
+		"--since '%s' is not a duration: write a number followed by ms, s, m, h or d, such as 5m", text);
 	return false;
 }
 
@@ -80,13 +80,13 @@ bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32
 	else if (*unit && strcmp(unit, "pages"))
 		goto refuse;
 	if (number > page_count) {
-		complain("%s '%s' is more than the pool has: %" PRIu32 " pages", what, text, page_count);
+		complain("%s '%s' exceeds the size of the pool, %" PRIu32 " pages", what, text, page_count);
 		return false;
 	}
 	*pages = (uint32_t)number;
 	return true;
 refuse:
-	complain("%s '%s' is not an amount of pages: write a number of pages (64), a size (128MiB) or a percentage "
+	complain("%s '%s' is not a number of pages: write a number (64), a size (128MiB) or a percentage of the pool "
 		 "(10%%)",
 		what, text);
 	return false;

@@ -45,12 +45,13 @@ static double goal_of(const char *name)
 static const struct {
 	const char *name, *unit, *goal_name, *text;
 } figures[FIGURES] = {
-	[FIGURE_ATTACH] = {"attach", "ms", "attach_40960", "attach, until the first page is allocated"},
-	[FIGURE_REFILL] = {"refill", "us", "refill_p99", "allocate more than was lent: one question to the agent"},
-	[FIGURE_ALLOC] = {"allocate", "ns", "alloc1", "allocate one page that was lent"},
+	[FIGURE_ATTACH] = {"attach", "ms", "attach_40960", "attach and allocate the first page"},
+	[FIGURE_REFILL] = {"refill", "us", "refill_p99",
+		"allocate more pages than the lease contains: one request to the agent"},
+	[FIGURE_ALLOC] = {"allocate", "ns", "alloc1", "allocate one page from the lease"},
 	[FIGURE_PIN] = {"pin", "ns", "pin", "pin a block"},
-	[FIGURE_UNPIN] = {"unpin", "ns", "unpin", "unpin it"},
-	[FIGURE_COPY] = {"copy", "GB/s", "", "copy a page to another and wait for it"},
+	[FIGURE_UNPIN] = {"unpin", "ns", "unpin", "unpin a block"},
+	[FIGURE_COPY] = {"copy", "GB/s", "", "copy a page to another one and wait for the copy"},
 };
 
 /* Samples of one figure. */
@@ -214,11 +215,11 @@ static int measure(const struct command *command, struct gpool *pool, uint32_t m
 
 static void figures_table(const struct command *command, const char *name, struct samples *samples)
 {
-	struct table *table = table_create("FIGURE|>MEDIAN|UNIT|>GOAL|>SAMPLES|WHAT");
+	struct table *table = table_create("FIGURE|>MEDIAN|UNIT|>GOAL|>SAMPLES|OPERATION");
 
 	print(command,
-		"pool '%s', a few pages of it, beside its other users; gpool-bench measures more, with an agent of its "
-		"own\n\n",
+		"pool '%s', measured with a few pages while other sessions use it; gpool-bench measures more, with an "
+		"agent of its own\n\n",
 		name);
 	for (int i = 0; i < FIGURES; i++) {
 		double goal = goal_of(figures[i].goal_name);

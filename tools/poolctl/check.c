@@ -69,7 +69,7 @@ static void check_print(const struct command *command, const struct check_view *
 	struct table *table;
 
 	print(command,
-		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions looked at, %" PRIu32
+		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions checked, %" PRIu32
 		" pages in transit: %s%" PRIu32 " findings%s\n",
 		view->pool, view->pages, view->sessions, view->in_transit,
 		color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found,
@@ -152,8 +152,8 @@ int check_run(const struct command *command)
 	source.quiescent = command->values[OPTION_QUIESCENT] != NULL;
 	if (source.quiescent && !command->offline) {
 		cJSON_Delete(document);
-		return complain_usage(
-			command->verb, "--quiescent needs --offline: the agent and its workers are at work");
+		return complain_usage(command->verb,
+			"--quiescent requires --offline: while an agent and its workers run, pages may be in transit");
 	}
 	json_bool(document, "offline", command->offline);
 	pools = json_array(document, "pools");

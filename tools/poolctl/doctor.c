@@ -66,7 +66,7 @@ bool doctor_read(const char *path, char *text, size_t size)
 
 static void doctor_table(const struct command *command, const struct doctor *doctor)
 {
-	struct table *table = table_create(" |THING|FOUND");
+	struct table *table = table_create(" |CHECK|RESULT");
 
 	for (uint32_t i = 0; i < doctor->count; i++) {
 		const struct doctor_line *line = &doctor->lines[i];
@@ -110,7 +110,7 @@ int doctor_run(const struct command *command)
 	uint32_t counts[DOCTOR_VERDICTS] = {0};
 
 	if (command->pool)
-		return complain_usage(command->verb, "'doctor' looks at the whole machine: it takes no --pool");
+		return complain_usage(command->verb, "'doctor' checks the whole machine and does not take --pool");
 	doctor_agent(&doctor, command);
 	doctor_gpu(&doctor);
 	doctor_kernel(&doctor);

@@ -24,31 +24,33 @@ static const char *group_name(gid_t gid)
 /* Apply gpoold's rules (it rejects a folder that others can write to), and list the users that have access. */
 static void folder_check(struct doctor *doctor, const char *path)
 {
-	static const char thing[] = "folder of sockets";
+	static const char thing[] = "socket directory";
 	struct stat stat;
 
 	if (lstat(path, &stat) < 0) {
 		if (errno == ENOENT) {
-			doctor_add(doctor, DOCTOR_INFO, thing, "'%s' does not exist; gpoold makes it", path);
+			doctor_add(doctor, DOCTOR_INFO, thing, "'%s' does not exist; gpoold creates it when it starts",
+				path);
 			return;
 		}
 		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s': %s", path, strerror(errno));
-		doctor_advise(doctor, "make the path reachable, or name another folder with --dir");
+		doctor_advise(doctor, "make the path accessible, or use another directory with --dir");
 		return;
 	}
 	if (!S_ISDIR(stat.st_mode)) {
-		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is no folder", path);
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is not a directory", path);
 		doctor_advise(doctor, "remove it, or set runtime_dir of gpoold.conf to another path");
 		return;
 	}
 	if (stat.st_mode & S_IWOTH) {
-		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is writable by all users: gpoold refuses it", path);
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is writable by all users, and gpoold refuses to use it",
+			path);
 		doctor_advise(doctor, "chmod 0750 '%s'", path);
 	} else if (access(path, X_OK) < 0) {
-		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path,
-			stat.st_mode & 07777, group_name(stat.st_gid));
-		doctor_advise(
-			doctor, "have an administrator add you to group %s, and log in again", group_name(stat.st_gid));
+		doctor_add(doctor, DOCTOR_FAIL, thing, "you have no search permission for '%s': mode %04o, group %s",
+			path, stat.st_mode & 07777, group_name(stat.st_gid));
+		doctor_advise(doctor, "ask an administrator to add you to group %s, then log in again",
+			group_name(stat.st_gid));
 	} else {
 		doctor_add(doctor, DOCTOR_OK, thing, "'%s': mode %04o, group %s", path, stat.st_mode & 07777,
 			group_name(stat.st_gid));
@@ -68,7 +70,8 @@ static void sockets_check(struct doctor *doctor, const char *directory)
 			continue;
 		doctor_add(doctor, DOCTOR_WARN, "sockets", "all users can reach '%s': mode %04o", path,
 			stat.st_mode & 07777);
-		doctor_advise(doctor, "chmod o-rwx '%s': any user could disturb the front", path);
+		doctor_advise(
+			doctor, "chmod o-rwx '%s': an invalid message of any user could terminate the front", path);
 	}
 }
 
@@ -78,9 +81,10 @@ static void group_check(struct doctor *doctor)
 		doctor_add(doctor, DOCTOR_OK, "group gpool", "exists");
 		return;
 	}
-	doctor_add(doctor, DOCTOR_INFO, "group gpool", "does not exist: gpoold gives the sockets to its own group");
-	doctor_advise(
-		doctor, "groupadd --system gpool, and add the users of the workers to it, unless they all run as root");
+	doctor_add(doctor, DOCTOR_INFO, "group gpool", "does not exist: the sockets belong to gpoold's own group");
+	doctor_advise(doctor,
+		"groupadd --system gpool, and add the users of the workers to the group, unless all of them run as "
+		"root");
 }
 
 static void needs_learn(struct doctor *doctor, const struct msg_status_reply *status)
@@ -102,11 +106,11 @@ static void needs_learn(struct doctor *doctor, const struct msg_status_reply *st
 static void front_check(struct doctor *doctor, const struct msg_status_reply *status)
 {
 	if (status->front_restarts == 0) {
-		doctor_add(doctor, DOCTOR_OK, "front", "process %" PRIu32 " carries requests", status->front_pid);
+		doctor_add(doctor, DOCTOR_OK, "front", "process %" PRIu32 " receives requests", status->front_pid);
 		return;
 	}
 	doctor_add(doctor, DOCTOR_WARN, "front",
-		"process %" PRIu32 " carries requests, and was restarted %" PRIu32 " times", status->front_pid,
+		"process %" PRIu32 " receives requests; the front was restarted %" PRIu32 " times", status->front_pid,
 		status->front_restarts);
 	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
 }
@@ -119,38 +123,39 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 
 		if (pool->mover_gone_ms) {
 			doctor_add(doctor, DOCTOR_FAIL, "mover",
-				"pool '%s' has none that serves, for %s: %s; nothing is spilled, restored or "
-				"cleared",
+				"no mover has served pool '%s' for %s: %s; nothing is spilled, restored or cleared",
 				pool->name, age_text(pool->mover_gone_ms).text, pool->mover_why);
 			doctor_advise(doctor,
-				"see the log of gpoold. It is retried continuously: look for processes and "
-				"threads that are used up (ulimit -u, TasksMax= of the unit), memory that may be "
-				"locked (ulimit -l), the GPU's memory, its driver");
+				"see the log of gpoold, which continues to start movers; check the limits of processes "
+				"and threads (ulimit -u, TasksMax= of the unit) and of locked memory (ulimit -l), the "
+				"free memory of the GPU, and its driver");
 		} else if (!pool->mover_pid) {
 			doctor_add(doctor, DOCTOR_WARN, "mover",
-				"pool '%s' has none that serves yet; what needs it waits for it", pool->name);
-			doctor_advise(doctor, "ask again: it is only starting, or will soon be known not to come");
+				"the mover of pool '%s' is starting; spills, restores and transfers wait for it",
+				pool->name);
+			doctor_advise(doctor, "run doctor again: by then the mover serves, or a failure is reported");
 		} else if (pool->mover_file_way == 2 && pool->mover_file_error) {
 			doctor_add(doctor, DOCTOR_WARN, "mover",
-				"process %" PRIu32 " of pool '%s' writes its file by threads, without io_uring: %s",
+				"process %" PRIu32
+				" of pool '%s' accesses the spill file with threads, without io_uring: %s",
 				pool->mover_pid, pool->name, strerror(-pool->mover_file_error));
 			doctor_advise(doctor,
-				"it works, and is slower; see kernel.io_uring_disabled in sysctl(8) and the seccomp "
+				"this works but is slower; check the sysctl kernel.io_uring_disabled and the seccomp "
 				"profile of the container");
 		} else {
 			doctor_add(doctor, DOCTOR_OK, "mover", "process %" PRIu32 " of pool '%s'%s", pool->mover_pid,
 				pool->name,
-				pool->mover_file_way == 1           ? ", its file by io_uring"
-					: pool->mover_file_way == 2 ? ", its file by threads, because of GPOOL_NO_URING"
-								    : ", without a file");
+				pool->mover_file_way == 1 ? ", spill file with io_uring"
+					: pool->mover_file_way == 2
+					? ", spill file with threads, because GPOOL_NO_URING is set"
+					: ", no spill file");
 		}
 		if (pool->spill_lost_blocks) {
 			doctor_add(doctor, DOCTOR_FAIL, "spill",
-				"pool '%s' could not read back %" PRIu32 " spilled blocks", pool->name,
+				"pool '%s' could not restore %" PRIu32 " spilled blocks", pool->name,
 				pool->spill_lost_blocks);
 			doctor_advise(doctor,
-				"look at the disk of spill_directory, or at the memory: the log of gpoold states which "
-				"it was");
+				"check the disk of spill_directory, or the memory: the log of gpoold states the cause");
 		}
 	}
 }
@@ -162,15 +167,15 @@ static void agent_ask_status(
 	uint64_t begin = monotonic_us();
 
 	if (agent_status(command, pool, &status)) {
-		doctor_add(doctor, DOCTOR_FAIL, "front", "the agent attaches sessions and answers no request");
+		doctor_add(doctor, DOCTOR_FAIL, "front", "the agent attaches sessions but does not answer requests");
 		doctor_advise(doctor,
-			"look into the log of gpoold: its front process carries requests, and is restarted when it "
+			"see the log of gpoold: its front process receives the requests, and is restarted when it "
 			"ends");
 		return;
 	}
 	doctor->agent_answers = true;
 	doctor_add(doctor, DOCTOR_OK, "agent",
-		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answers in %" PRIu64 " us",
+		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answered in %" PRIu64 " us",
 		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us,
 		monotonic_us() - begin);
 	front_check(doctor, &status);
@@ -191,7 +196,7 @@ static void agent_check(struct doctor *doctor, const struct command *command)
 		return;
 	}
 	if (error == -ENOENT && doctor->keeper <= 0) {
-		doctor_add(doctor, DOCTOR_INFO, "agent", "none runs in '%s'", command->directory);
+		doctor_add(doctor, DOCTOR_INFO, "agent", "no agent runs in '%s'", command->directory);
 		return;
 	}
 	doctor_add(doctor, error == -EACCES ? DOCTOR_WARN : DOCTOR_FAIL, "agent", "in '%s': %s%s%s", command->directory,
@@ -201,11 +206,11 @@ static void agent_check(struct doctor *doctor, const struct command *command)
 			doctor, "run doctor as root, or name your user or group in access.observers of gpoold.conf");
 	else if (doctor->keeper > 0)
 		doctor_advise(doctor,
-			"process %d exists: is it stopped? 'poolctl status --offline' as root reads its tables; "
-			"restart gpoold",
+			"process %d exists and may be stopped or hung: read its tables as root with 'poolctl status "
+			"--offline', then restart gpoold",
 			(int)doctor->keeper);
 	else
-		doctor_advise(doctor, "start gpoold; it replaces what a dead one left");
+		doctor_advise(doctor, "start gpoold; it replaces the files that the previous gpoold left");
 }
 
 void doctor_agent(struct doctor *doctor, const struct command *command)
@@ -217,9 +222,11 @@ void doctor_agent(struct doctor *doctor, const struct command *command)
 	sockets_check(doctor, command->directory);
 	group_check(doctor);
 	if (keeper == -ESRCH) {
-		doctor_add(doctor, DOCTOR_WARN, "gpoold.pid", "its process is dead, or not visible from here");
+		doctor_add(doctor, DOCTOR_WARN, "gpoold.pid",
+			"its process does not exist, or is in another pid namespace");
 		doctor_advise(doctor,
-			"start gpoold again: it replaces the file. In a container this is nothing to worry about");
+			"start gpoold again; it replaces the file. In a container with a pid namespace of its own, no "
+			"action is required");
 	}
 	agent_check(doctor, command);
 }

@@ -18,15 +18,15 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	if (!error)
 		error = gpu_open(cuda, index, GPU_OPEN_OWNER, &gpu);
 	if (error) {
-		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d cannot be opened: %s; %s", index, strerror(-error),
+		doctor_add(doctor, DOCTOR_FAIL, "GPU", "cannot open device %d: %s; %s", index, strerror(-error),
 			gpu_error_text());
-		doctor_advise(doctor, "check it with nvidia-smi, and whether this process may use /dev/nvidia*");
+		doctor_advise(doctor, "check the device with nvidia-smi, and the permissions of /dev/nvidia*");
 		return;
 	}
 	error = gpu_granularity(gpu, &granularity);
 	if (error) {
-		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s: no memory that can be mapped page by page: %s",
-			index, info.name, gpu_error_text());
+		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s, has no virtual memory management: %s", index,
+			info.name, gpu_error_text());
 		doctor_advise(doctor,
 			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or "
 			"later");
@@ -48,10 +48,10 @@ static void driver_check(struct doctor *doctor)
 	char version[256];
 
 	if (count <= 0) {
-		doctor_add(doctor, DOCTOR_INFO, "NVIDIA driver", count < 0 ? "no driver" : "a driver, and no device");
+		doctor_add(doctor, DOCTOR_INFO, "NVIDIA driver", count < 0 ? "no driver" : "driver without a device");
 		doctor_advise(doctor,
-			"for GPUs install the driver (libcuda.so.1), in a container by its NVIDIA runtime; backend "
-			"\"host\" works without");
+			"to use GPUs, install the driver (libcuda.so.1), or start the container with the NVIDIA "
+			"runtime; the back end \"host\" needs no driver");
 		return;
 	}
 	if (!doctor_read("/proc/driver/nvidia/version", version, sizeof(version)))
@@ -121,13 +121,12 @@ static void host_check(struct doctor *doctor)
 		gpu_close(gpu);
 	}
 	if (!error) {
-		doctor_add(doctor, DOCTOR_OK, "host back end", "creates, maps, writes and reads back");
+		doctor_add(doctor, DOCTOR_OK, "host back end", "can create, map, write and read memory");
 		return;
 	}
-	doctor_add(
-		doctor, DOCTOR_FAIL, "host back end", "fails at %s: %s; %s", step, strerror(-error), gpu_error_text());
-	doctor_advise(
-		doctor, "free memory, or raise the memory limit of this container; memfd_create(2) must be allowed");
+	doctor_add(doctor, DOCTOR_FAIL, "host back end", "step '%s' failed: %s; %s", step, strerror(-error),
+		gpu_error_text());
+	doctor_advise(doctor, "free memory, raise the memory limit of this container, or allow memfd_create(2)");
 }
 
 void doctor_gpu(struct doctor *doctor)

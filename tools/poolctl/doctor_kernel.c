@@ -108,10 +108,10 @@ static const char *io_uring_advice(int error, const char *disabled)
 	if (error == ENOSYS)
 		return "use a kernel with io_uring";
 	if (error == ENOMEM)
-		return "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
+		return "set ulimit -l to unlimited, or LimitMEMLOCK=infinity in the unit";
 	if (disabled[0] && disabled[0] != '0')
 		return "set sysctl kernel.io_uring_disabled to 0";
-	return "allow io_uring in the container's seccomp profile (the default one of Docker refuses it)";
+	return "allow io_uring in the container's seccomp profile (Docker's default profile denies it)";
 }
 
 static void io_uring_check(struct doctor *doctor)
@@ -131,8 +131,8 @@ static void io_uring_check(struct doctor *doctor)
 	doctor_read("/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
 	doctor_add(doctor, DOCTOR_WARN, "io_uring", "refused: %s%s%s", strerror(error),
 		disabled[0] ? ", kernel.io_uring_disabled is " : "", disabled);
-	doctor_advise(
-		doctor, "%s; threads do the reading meanwhile, with more CPU time", io_uring_advice(error, disabled));
+	doctor_advise(doctor, "%s; until then, threads read the files, which takes more CPU time",
+		io_uring_advice(error, disabled));
 }
 
 static void wipe_check(struct doctor *doctor)
@@ -143,7 +143,7 @@ static void wipe_check(struct doctor *doctor)
 	if (memory != MAP_FAILED)
 		munmap(memory, 4096);
 	if (!error) {
-		doctor_add(doctor, DOCTOR_OK, "wipe on fork", "MADV_WIPEONFORK: a forked child knows that it is one");
+		doctor_add(doctor, DOCTOR_OK, "wipe on fork", "MADV_WIPEONFORK: forked children are detected");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_FAIL, "wipe on fork", "MADV_WIPEONFORK: %s", strerror(-error));
@@ -155,12 +155,12 @@ static void seccomp_check(struct doctor *doctor)
 	uint32_t action = SECCOMP_RET_KILL_PROCESS;
 
 	if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0) {
-		doctor_add(doctor, DOCTOR_OK, "seccomp", "the front process can be locked in");
+		doctor_add(doctor, DOCTOR_OK, "seccomp", "the front process can be confined");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_FAIL, "seccomp", "no filters: %s", strerror(errno));
 	doctor_advise(doctor,
-		"use a kernel with CONFIG_SECCOMP_FILTER: the front, which reads untrusted messages, runs in a "
+		"use a kernel with CONFIG_SECCOMP_FILTER: the front reads untrusted messages and therefore runs in a "
 		"sandbox");
 }
 
@@ -171,7 +171,7 @@ static void clock_check(struct doctor *doctor)
 	char name[64];
 
 	if (!doctor_read("/sys/devices/system/clocksource/clocksource0/current_clocksource", name, sizeof(name))) {
-		doctor_add(doctor, DOCTOR_INFO, "clock source", "not to be seen from here");
+		doctor_add(doctor, DOCTOR_INFO, "clock source", "cannot be read");
 		return;
 	}
 	for (size_t i = 0; i < sizeof(fast) / sizeof(fast[0]); i++) {
@@ -180,10 +180,10 @@ static void clock_check(struct doctor *doctor)
 			return;
 		}
 	}
-	doctor_add(doctor, DOCTOR_WARN, "clock source", "%s: each look at the time is a system call", name);
+	doctor_add(doctor, DOCTOR_WARN, "clock source", "%s: each reading of the time is a system call", name);
 	doctor_advise(doctor,
-		"boot with clocksource=tsc where the CPU's counter is stable; see the kernel's log for why it was not "
-		"chosen");
+		"boot with clocksource=tsc if the CPU's counter is stable; the kernel log states why it was not "
+		"selected");
 }
 
 static void cpus_check(struct doctor *doctor)
@@ -196,12 +196,12 @@ static void cpus_check(struct doctor *doctor)
 		return;
 	}
 	if (CPU_COUNT(&set) > 1) {
-		doctor_add(doctor, DOCTOR_OK, "CPUs", "%d may be used here, of %ld", CPU_COUNT(&set),
+		doctor_add(doctor, DOCTOR_OK, "CPUs", "this process may use %d of %ld", CPU_COUNT(&set),
 			sysconf(_SC_NPROCESSORS_ONLN));
 		return;
 	}
-	doctor_add(doctor, DOCTOR_WARN, "CPUs", "one: agent and workers take turns");
-	doctor_advise(doctor, "give gpoold a CPU of its own: a lease refill waits until it runs");
+	doctor_add(doctor, DOCTOR_WARN, "CPUs", "one, shared by the agent and the workers");
+	doctor_advise(doctor, "provide a second CPU: a lease refill waits until the agent is scheduled");
 }
 
 static void huge_pages_note(struct doctor *doctor)

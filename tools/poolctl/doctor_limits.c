@@ -47,7 +47,7 @@ static const char *limit_get(const struct doctor *doctor, int resource, struct r
 	if (doctor->keeper && prlimit(doctor->keeper, (__rlimit_resource_t)resource, NULL, limit) == 0)
 		return "gpoold";
 	getrlimit((__rlimit_resource_t)resource, limit);
-	return "here";
+	return "this process";
 }
 
 /* gpoold raises the soft limit itself; as root, it also raises the hard limit. */
@@ -65,13 +65,15 @@ static void descriptors_check(struct doctor *doctor)
 			"%s: hard limit %s, needed %" PRIu64 " for %" PRIu64 " handles and %d sessions", whose,
 			limit_text(limit.rlim_max).text, needed, doctor->handles, SESSIONS);
 		doctor_advise(doctor,
-			"LimitNOFILE=%" PRIu64 " in the unit of gpoold, or ulimit -n; or choose a larger handle_size",
+			"set LimitNOFILE=%" PRIu64
+			" in the unit of gpoold, raise ulimit -n, or choose a larger handle_size",
 			needed);
 	}
 	if (doctor->handles > EXPORT_SLOTS) {
-		doctor_add(doctor, DOCTOR_FAIL, "export table", "%" PRIu64 " handles; the driver has %d slots",
-			doctor->handles, EXPORT_SLOTS);
-		doctor_advise(doctor, "set handle_size of the pools so that all together have fewer handles");
+		doctor_add(doctor, DOCTOR_FAIL, "export table",
+			"%" PRIu64 " handles; the driver has %d slots for the whole machine", doctor->handles,
+			EXPORT_SLOTS);
+		doctor_advise(doctor, "raise handle_size of the pools, so that they have fewer handles in total");
 	}
 }
 
@@ -83,13 +85,14 @@ static void locked_check(struct doctor *doctor)
 
 	if (limit.rlim_cur >= needed || geteuid() == 0) {
 		doctor_add(doctor, DOCTOR_OK, "RLIMIT_MEMLOCK", "%s: %s%s", whose,
-			bytes_limit_text(limit.rlim_cur).text, geteuid() == 0 ? "; root is not bound by it" : "");
+			bytes_limit_text(limit.rlim_cur).text, geteuid() == 0 ? "; root is exempt" : "");
 		return;
 	}
-	doctor_add(doctor, DOCTOR_WARN, "RLIMIT_MEMLOCK", "%s: %s, wanted %s for registered buffers", whose,
+	doctor_add(doctor, DOCTOR_WARN, "RLIMIT_MEMLOCK", "%s: %s; needed %s for registered buffers", whose,
 		bytes_limit_text(limit.rlim_cur).text, bytes_text(needed).text);
-	doctor_advise(
-		doctor, "LimitMEMLOCK=infinity in the unit, or ulimit -l; without it buffers are copied once more");
+	doctor_advise(doctor,
+		"set LimitMEMLOCK=infinity in the unit, or raise ulimit -l; otherwise buffers are copied one more "
+		"time");
 }
 
 static void processes_check(struct doctor *doctor)
@@ -102,9 +105,9 @@ static void processes_check(struct doctor *doctor)
 			limit_text(limit.rlim_cur).text, PROCESSES);
 		return;
 	}
-	doctor_add(doctor, DOCTOR_FAIL, "RLIMIT_NPROC", "%s: %s, needed %d for threads and the processes of gpoold",
+	doctor_add(doctor, DOCTOR_FAIL, "RLIMIT_NPROC", "%s: %s; needed %d for threads and the processes of gpoold",
 		whose, limit_text(limit.rlim_cur).text, PROCESSES);
-	doctor_advise(doctor, "ulimit -u %d or more, or TasksMax= in the unit", PROCESSES);
+	doctor_advise(doctor, "raise ulimit -u to at least %d, or TasksMax= in the unit", PROCESSES);
 }
 
 /* On the host back end a page needs at most one mapping; adjacent pages may share one. */
@@ -115,7 +118,7 @@ static void mappings_check(struct doctor *doctor)
 
 	if (!doctor_read("/proc/sys/vm/max_map_count", text, sizeof(text)) ||
 		!number_parse(text, 1, UINT64_MAX, &most)) {
-		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count", "not to be seen from here");
+		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count", "cannot be read");
 		return;
 	}
 	if (!doctor->host_pages) {
@@ -127,7 +130,8 @@ static void mappings_check(struct doctor *doctor)
 	doctor_add(doctor, most >= needed ? DOCTOR_OK : DOCTOR_WARN, "vm.max_map_count",
 		"%" PRIu64 "; needed %" PRIu64 " in the worst case", most, needed);
 	if (most < needed)
-		doctor_advise(doctor, "sysctl vm.max_map_count=%" PRIu64 ", or a larger handle_size for the host pool",
+		doctor_advise(doctor,
+			"set sysctl vm.max_map_count=%" PRIu64 ", or choose a larger handle_size for the host pool",
 			needed * 2);
 }
 
@@ -152,10 +156,10 @@ static void memory_check(struct doctor *doctor)
 
 	doctor_add(doctor, total && doctor->host_bytes > total ? DOCTOR_WARN : DOCTOR_OK, "memory",
 		"%s, of which %s are available%s%s", bytes_text(total).text, bytes_text(available).text,
-		doctor->host_bytes ? "; host pools own " : "",
+		doctor->host_bytes ? "; size of the host pools: " : "",
 		doctor->host_bytes ? bytes_text(doctor->host_bytes).text : "");
 	if (total && doctor->host_bytes > total)
-		doctor_advise(doctor, "make the host pools smaller: workers that fill them are killed by the kernel");
+		doctor_advise(doctor, "reduce the size of the host pools: the kernel kills workers that fill them");
 }
 
 /* CUDA's IPC events need /dev/shm, shared between containers. gpool's own tables are memfds and do not. */
@@ -165,9 +169,10 @@ static void dev_shm_check(struct doctor *doctor)
 	struct statfs system;
 
 	if (statfs("/dev/shm", &system) < 0 || system.f_type != TMPFS_MAGIC || statvfs("/dev/shm", &space) < 0) {
-		doctor_add(doctor, DOCTOR_WARN, "/dev/shm", "is no tmpfs");
+		doctor_add(doctor, DOCTOR_WARN, "/dev/shm", "is not a tmpfs");
 		doctor_advise(doctor,
-			"mount one there: CUDA needs it for events between processes; gpool's own tables do not");
+			"mount a tmpfs there: CUDA needs it for events between processes; the tables of gpool do not "
+			"use it");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_OK, "/dev/shm", "%s, of which %s are free",
@@ -219,7 +224,7 @@ static void cgroup_check(struct doctor *doctor)
 	doctor_add(doctor, limit < doctor->host_bytes ? DOCTOR_WARN : DOCTOR_INFO, "cgroup memory limit", "%s",
 		bytes_text(limit).text);
 	if (limit < doctor->host_bytes)
-		doctor_advise(doctor, "the host pools own %s: raise the limit, or make them smaller",
+		doctor_advise(doctor, "the host pools have a size of %s: raise the limit, or reduce their size",
 			bytes_text(doctor->host_bytes).text);
 }
 

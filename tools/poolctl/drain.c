@@ -83,7 +83,7 @@ static void drain_print(const struct command *command, const char *name, bool on
 		if (command->values[OPTION_EVICT])
 			print(command, "; %" PRIu64 " pages evicted", evicted);
 		if (on)
-			print(command, "; left: %s", left_text(left).text);
+			print(command, "; remaining: %s", left_text(left).text);
 		print(command, "\n");
 		return;
 	}
@@ -120,8 +120,8 @@ static int drain_ask(const struct command *command, struct gpool *pool, uint64_t
 		return code;
 	drain_print(command, request.pool, request.on, evicted.value, &left, reply.text);
 	if (code)
-		complain("pool '%s' is out of service, and after %s s there are still %s; 'poolctl clients' lists "
-			 "them, 'poolctl drain --off' puts it back",
+		complain("pool '%s' is out of service; still attached after %s s: %s; 'poolctl clients' lists the "
+			 "workers, 'poolctl drain --off' returns the pool to service",
 			request.pool, command->values[OPTION_TIMEOUT], left_text(&left).text);
 	return code;
 }
@@ -134,7 +134,7 @@ int drain_run(const struct command *command)
 	int code;
 
 	if (command->values[OPTION_OFF] && (command->values[OPTION_EVICT] || command->values[OPTION_NO_WAIT]))
-		return complain_usage(command->verb, "--off goes with neither --evict nor --no-wait");
+		return complain_usage(command->verb, "--off cannot be combined with --evict or --no-wait");
 	until_ms = command->values[OPTION_TIMEOUT] ? monotonic_ms() + (uint64_t)command->timeout_ms : 0;
 	asking.timeout_ms = ANSWER_MS;
 	code = agent_open(&asking, GPOOL_OPEN_ADMIN, &pool);

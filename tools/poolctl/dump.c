@@ -27,7 +27,7 @@ static void dump_print(const struct command *command, const char *path, const st
 		return;
 	}
 	print(command, "'%s': %" PRIu32 " pools, %" PRIu32 " sessions%s, %s\n", path, pools, pieces->count - pools,
-		pieces->count == pools && !pieces->keeper ? " (root can dump them too)" : "",
+		pieces->count == pools && !pieces->keeper ? " (only root can dump sessions)" : "",
 		bytes_text((uint64_t)stat.st_size).text);
 }
 

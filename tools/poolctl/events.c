@@ -61,7 +61,7 @@ static int kind_parse(const struct command *command, uint32_t *kind)
 	for (uint32_t i = 1; i < KINDS; i++)
 		if (kind_names[i] && !strcmp(text, kind_names[i]))
 			*kind = i;
-	return *kind ? CODE_OK : complain_usage(command->verb, "unknown kind of event '%s'", text);
+	return *kind ? CODE_OK : complain_usage(command->verb, "unknown event kind '%s'", text);
 }
 
 static void event_print(const struct command *command, const struct gpool_event *event)
@@ -182,11 +182,11 @@ static int event_await(const struct command *command, struct gpool *pool, bool s
 		if (!error)
 			return CODE_OK;
 		if (error == -ETIMEDOUT && seen && gpoold_ended(command)) {
-			complain("the events end: gpoold has left '%s'", command->directory);
+			complain("no more events: gpoold in '%s' has ended", command->directory);
 			return CODE_NO_AGENT;
 		}
 		if (error != -ETIMEDOUT) {
-			complain("the events end: %s", gpool_strerror(error));
+			complain("cannot receive more events: %s", gpool_strerror(error));
 			return error == -EPIPE ? CODE_NO_AGENT : CODE_FAILED;
 		}
 	}

@@ -62,10 +62,10 @@ static int evict_ask(const struct command *command, struct gpool *pool, struct m
 	int code;
 
 	agent_pool_name(pool, request->pool);
-	if (!pages_parse("the amount", command->arguments[0], page_bytes, gpool_page_count(pool), &request->pages))
+	if (!pages_parse("PAGES", command->arguments[0], page_bytes, gpool_page_count(pool), &request->pages))
 		return CODE_USAGE;
 	if (!request->pages)
-		return complain_usage(command->verb, "0 pages to evict: ask for at least 1");
+		return complain_usage(command->verb, "PAGES is 0; it must be at least 1");
 	code = agent_do_evict(command, pool, request, &reply);
 	if (code)
 		return code;
@@ -73,7 +73,7 @@ static int evict_ask(const struct command *command, struct gpool *pool, struct m
 	if (reply.value >= request->pages)
 		return CODE_OK;
 	complain("%" PRIu64 " of %" PRIu32
-		 " pages were freed: there are no more unpinned blocks of that kind; 'poolctl pins' lists the pins",
+		 " pages were evicted: no other unpinned block matches; 'poolctl pins' lists the pinned blocks",
 		reply.value, request->pages);
 	return CODE_FAILED;
 }

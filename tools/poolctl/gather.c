@@ -103,7 +103,7 @@ static int pieces_choose(const struct command *command, struct pieces *pieces)
 		if (piece_is_of(&pieces->list[i], command->pool))
 			pool = pieces->list[i].pool;
 	if (pool == PIECE_POOLS_MAX) {
-		complain("the gpoold of '%s' has no pool '%s'; 'poolctl status' lists them", command->directory,
+		complain("the gpoold in '%s' has no pool '%s'; 'poolctl status' lists its pools", command->directory,
 			command->pool);
 		pieces_close(pieces);
 		return CODE_USAGE;

@@ -74,11 +74,11 @@ int limit_run(const struct command *command)
 	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session))
 		return CODE_USAGE;
 	if ((session != 0) == (command->argument_count == 1))
-		return complain_usage(command->verb, "'limit' needs the name of a tenant or --session, and not both");
+		return complain_usage(command->verb, "'limit' needs either the name of a tenant or --session");
 	if (!command->values[OPTION_LIMIT] && !command->values[OPTION_MINIMUM])
 		return complain_usage(command->verb, "'limit' needs --limit, --minimum or both");
 	if (session && command->values[OPTION_MINIMUM])
-		return complain_usage(command->verb, "a session has no minimum of its own: give one to its tenant");
+		return complain_usage(command->verb, "a session has no minimum; set the minimum of its tenant");
 	request.session = (uint32_t)session;
 	if (!session) {
 		if (!command->arguments[0][0] || strlen(command->arguments[0]) >= sizeof(request.tenant))

@@ -17,15 +17,15 @@ static const char *const codes[] = {
 	[CODE_OK] = "Success.",
 	[CODE_FAILED] = "The request failed; the message states the cause and what to do.",
 	[CODE_USAGE] =
-		"The command line is wrong, or names a verb, option, pool, tenant or session that does not exist.",
-	[CODE_NO_AGENT] = "No agent answers in the folder of sockets, or not in time.",
+		"The command line is invalid, or names a verb, option, pool, tenant or session that does not exist.",
+	[CODE_NO_AGENT] = "No agent has answered within the timeout.",
 	[CODE_FOUND] = "Success, but check found an error or doctor a failure.",
 	NULL,
 };
 
 static const struct option_spec global_options[] = {
 	OPTION(OPTION_DIR, 'd', "dir", "DIR",
-		"Folder of the agent's sockets. The default is $GPOOL_DIR, or /run/gpool if it is not set."),
+		"Directory of the agent's sockets. The default is $GPOOL_DIR, or /run/gpool if it is not set."),
 	OPTION(OPTION_POOL, 'p', "pool", "NAME",
 		"Name of the pool. The default is all pools for verbs that can show several, and the agent's first "
 		"pool for others."),
@@ -33,11 +33,11 @@ static const struct option_spec global_options[] = {
 	OPTION(OPTION_TIMEOUT, 0, "timeout", "SECONDS",
 		"Reply timeout in seconds. The default is 5; fractions are allowed."),
 	OPTION(OPTION_OFFLINE, 0, "offline", "[SNAPSHOT]",
-		"Read the shared tables instead of asking the agent: through the descriptors of gpoold, which requires "
-		"root, or from a SNAPSHOT that dump wrote."),
-	OPTION(OPTION_QUIET, 'q', "quiet", NULL, "Print errors alone, for scripts that use the exit status."),
+		"Read the shared tables without asking the agent: from a SNAPSHOT that dump wrote or, if none is "
+		"given, through the descriptors of gpoold, which requires root."),
+	OPTION(OPTION_QUIET, 'q', "quiet", NULL, "Print only errors, for scripts that use the exit status."),
 	OPTION(OPTION_NO_COLOR, 0, "no-color", NULL,
-		"Print no colours. This is also the default if $NO_COLOR is set or the output is not a terminal."),
+		"Do not use colors. This is also the default if $NO_COLOR is set or the output is not a terminal."),
 	OPTION(OPTION_HELP, 'h', "help", NULL, "Print the help of poolctl or of a verb."),
 	OPTION(OPTION_VERSION, 0, "version", NULL, "Print the version of poolctl."),
 	OPTIONS_END,
@@ -53,20 +53,21 @@ static const struct option_spec pages_options[] = {
 	OPTION(OPTION_FIRST, 0, "first", "N", "First page. The default is 0."),
 	OPTION(OPTION_COUNT, 0, "count", "N", "Number of pages. The default is all."),
 	OPTION_WORDS(OPTION_STATE, 0, "state", "STATE", STATE_WORDS,
-		"Show pages in this state alone. PINNED and UNPINNED mean pages of blocks that are pinned or not."),
-	OPTION(OPTION_OWNER, 0, "owner", "N", "Show pages of the session with this number alone."),
+		"Show only pages in this state. PINNED and UNPINNED select the pages of pinned and unpinned blocks."),
+	OPTION(OPTION_OWNER, 0, "owner", "N", "Show only pages of the session with this number."),
 	OPTION(OPTION_EACH, 0, "each", NULL,
-		"Print one line for each page instead of one for each run of equal pages."),
+		"Print one line for each page, instead of one for each run of pages in the same state."),
 	OPTION(OPTION_MAP, 0, "map", NULL,
-		"Print a map as wide as the terminal: each letter represents some pages and shows the state of most of "
-		"them; capitals are pinned. A legend with the number of pages in each state follows."),
+		"Print a map as wide as the terminal. Each letter represents one or several pages and shows their most "
+		"frequent state; capital letters mean pinned blocks. A legend with the number of pages in each state "
+		"follows."),
 	OPTIONS_END,
 };
 
 static const struct option_spec pins_options[] = {
 	OPTION(OPTION_LEAKED, 0, "leaked", NULL,
-		"Show pins alone that are older than pins.max_duration of the configuration; with --offline, where it "
-		"is unknown, older than 30 seconds."),
+		"Show only pins that are older than pins.max_duration of the configuration. With --offline, this value "
+		"is unknown, and pins older than 30 seconds are shown."),
 	OPTIONS_END,
 };
 
@@ -75,23 +76,23 @@ static const struct option_spec pins_options[] = {
 static const struct option_spec events_options[] = {
 	SINCE_OPTION("First print the recorded events of the last DURATION, such as 90s, 5m or 2h."),
 	OPTION(OPTION_COUNT, 0, "count", "N", "End after N events. The default is to follow events until a signal."),
-	OPTION_WORDS(OPTION_KIND, 0, "kind", "KIND", KIND_WORDS, "Print events of this kind alone."),
+	OPTION_WORDS(OPTION_KIND, 0, "kind", "KIND", KIND_WORDS, "Print only events of this kind."),
 	OPTIONS_END,
 };
 
 static const struct option_spec trace_options[] = {
-	SINCE_OPTION(
-		"Write records alone that ended within the last DURATION, such as 90s, 5m or 2h. The default is all."),
-	OPTION(OPTION_SESSION, 0, "session", "N", "Write records of the session with this number alone."),
+	SINCE_OPTION("Write only records that ended within the last DURATION, such as 90s, 5m or 2h. The default is "
+		     "all records."),
+	OPTION(OPTION_SESSION, 0, "session", "N", "Write only records of the session with this number."),
 	OPTION(OPTION_FILE, 'f', "file", "FILE",
-		"Write to FILE instead of standard output, and print a summary. FILE is replaced atomically; its owner "
-		"alone may read it."),
+		"Write to FILE instead of standard output, and print a summary. FILE is replaced atomically and is "
+		"readable only by its owner."),
 	OPTIONS_END,
 };
 
 static const struct option_spec evict_options[] = {
-	OPTION(OPTION_SESSION, 0, "session", "N", "Evict blocks of the session with this number alone."),
-	OPTION_WORDS(OPTION_USAGE, 0, "usage", "TYPE,...", USAGE_WORDS, "Evict blocks of these usages alone."),
+	OPTION(OPTION_SESSION, 0, "session", "N", "Evict only blocks of the session with this number."),
+	OPTION_WORDS(OPTION_USAGE, 0, "usage", "TYPE,...", USAGE_WORDS, "Evict only blocks of these usages."),
 	OPTIONS_END,
 };
 
@@ -119,7 +120,8 @@ static const struct option_spec limit_options[] = {
 
 static const struct option_spec check_options[] = {
 	OPTION(OPTION_QUIESCENT, 0, "quiescent", NULL,
-		"With --offline, if no process is running: also report pages in transit and pins outside of blocks."),
+		"With --offline, also report pages in transit and pins outside of blocks as errors. Use this option "
+		"only if no process is running."),
 	OPTIONS_END,
 };
 
@@ -133,150 +135,155 @@ static const struct option_spec no_options[] = {OPTIONS_END};
 
 static const struct verb verbs[] = {
 	{"status", "", 0, 0, no_options, status_run, true, "show the pools with their numbers of pages and pressure",
-		"Prints for each pool a bar, the number of pages in each state, the pressure level, and the pages "
-		"lent, reclaimed, evicted and refused since the agent started. Each leased page is needed, offered or "
-		"idle. Needed pages are pinned, prepared, or kept by a thread. Offered pages have unpinned content, "
-		"which is kept until the page is needed elsewhere. Idle pages have no content and are evicted first.",
+		"Prints for each pool a bar, the number of pages in each state, the pressure level, and the numbers of "
+		"pages lent, reclaimed and evicted and of requests refused since the agent started. Each leased page "
+		"is needed, offered or idle. Needed pages are pinned, prepared, or kept by a thread. Offered pages "
+		"have unpinned content, which is kept until the page is needed elsewhere. Idle pages have no content "
+		"and are reclaimed before any content is evicted.",
 		"poolctl status -o json", "Print all pools as JSON."},
-	{"top", "", 0, 0, top_options, top_run, false, "monitor a pool on the whole terminal",
-		"Shows pressure, what the pages are used for, rates per second, tenants, clients, and in the remaining "
-		"space a map of the page table. Keys: left, right and Tab select the pool; s changes the order of "
-		"clients; up and down scroll them; r refreshes; h explains the letters; q ends. Requires a terminal.",
+	{"top", "", 0, 0, top_options, top_run, false, "monitor a pool in full-screen mode",
+		"Shows the pressure level, the use of the pages, rates per second, the tenants, the clients and, in "
+		"the remaining space, a map of the page table. Keys: left, right and Tab select the pool; s changes "
+		"the order of the clients; up and down scroll them; r refreshes the display; h explains the letters; q "
+		"quits. Requires a terminal.",
 		"poolctl top --pool p0 --interval 2", "Monitor one pool, every two seconds."},
 	{"pages", "", 0, 0, pages_options, pages_run, true, "show the page table",
-		"Neighbouring pages in the same state share a line. BLOCKS is the number of blocks that begin in the "
-		"run, PINS the pin count of its most pinned block, and UNUSED the time since one of its pages was last "
-		"used.",
+		"Adjacent pages in the same state share a line. BLOCKS is the number of blocks that begin in the run, "
+		"PINS the highest pin count of these blocks, and UNUSED the time since one of the pages was last used.",
 		"poolctl pages --map", "Print a map of the first pool."},
 	{"pins", "", 0, 0, pins_options, pins_run, true, "show the pins and the sessions that hold them",
 		"Prints one line for each pinned block, and for each session that pins a pinnable object, with its "
 		"process. AGE is the time since the pin was made or refreshed.",
-		"poolctl pins --leaked", "Find pins that were never released."},
+		"poolctl pins --leaked", "Find pins that are held for too long."},
 	{"clients", "", 0, 0, no_options, clients_run, true, "show the sessions: workers, observers, admins",
 		"Prints one line for each session. LEASED is the sum of NEEDED, OFFERED and IDLE, which have the same "
-		"meaning as in status; all pages of a session that disconnected and is still running are needed. The "
-		"JSON also has used_pages (in blocks) and pinned_pages (in pinned blocks).",
+		"meaning as in status. If a session has disconnected and its process is still running, all its pages "
+		"count as needed. The JSON also has used_pages (in blocks) and pinned_pages (in pinned blocks).",
 		"poolctl clients --pool p0", "Print the sessions of one pool."},
 	{"regions", "CLIENT", 1, 1, no_options, regions_run, true, "show the regions of gpool_malloc_async in a worker",
-		"CLIENT is a session number, else a process ID, else a name, as printed by clients. The output begins "
-		"with totals, followed by all regions in ascending order on one line, with their sizes in pages: [X] "
-		"allocated, [+X] allocated by the last call, [-X] free, [*X] pending unmap: still mapped, but its "
-		"pages were moved, [#X] hole: nothing is mapped. A blank marks addresses that belong to no region. "
-		"Then one line follows for each region. STREAM is the slot of its stream, the low 8 bits of its "
-		"number; FENCE is the work after which other streams may use it, none yet if it was freed and no fence "
-		"was recorded; ID increases with each new region; AGE is the time since its last change. A reclaimable "
-		"region is free, and the agent may take its pages without asking; a captured region keeps its "
-		"addresses and pages; a moving region is being changed. The worker is not involved, so the verb also "
-		"works if it hangs; a region that was being changed is marked.",
+		"CLIENT is a session number, a process ID or a name, as printed by clients; they are compared in this "
+		"order. The output begins with totals, followed by all regions in ascending order on one line, with "
+		"their sizes in pages: [X] allocated, [+X] allocated by the last call, [-X] free, [*X] pending unmap "
+		"(still mapped, but its pages were moved), [#X] hole (nothing is mapped). A blank marks addresses that "
+		"belong to no region. Then one line follows for each region. STREAM is the slot of its stream, the low "
+		"8 bits of its number; FENCE is the state of the fence after which other streams may use the region, "
+		"or none yet if the region was freed and no fence was recorded; ID increases with each new region; AGE "
+		"is the time since its last change. A reclaimable region is free, and the agent may take its pages "
+		"without asking; a captured region keeps its addresses and pages; a moving region is being changed. "
+		"The verb reads shared memory without involving the worker, so it also works if the worker hangs. A "
+		"region that was being changed is marked.",
 		"poolctl regions engine", "Print the regions of the worker named engine."},
 	{"tenants", "", 0, 0, no_options, tenants_run, false, "show the tenants, their shares and their use",
-		"Prints one line for each tenant and pool: guaranteed minimum, limit, leased pages, how many of them "
-		"are needed, offered and idle, pages borrowed above the minimum, and pages by usage. An object's "
-		"pages are leased by its tenant: offered if the object may be evicted, else needed.",
+		"Prints one line for each tenant and pool: guaranteed minimum, limit, leased pages, the numbers of "
+		"needed, offered and idle pages among them, pages borrowed above the minimum, and pages by usage. An "
+		"object's pages are leased by its tenant: offered if the object may be evicted, else needed.",
 		"poolctl tenants -o json", "Print the use of each tenant as JSON."},
 	{"objects", "", 0, 0, no_options, objects_run, true, "show the named objects",
 		"Prints one line for each version: current, old if it is no longer current but open, or deleted if it "
 		"is deleted but open. PAGES stay allocated until the version is neither current nor open; NUMBER is "
 		"the owner of its pages in the page table, WRITER the session that may write a mutable object, FOLLOWS "
-		"the number of the version that it depends on. For pinnable objects PINS is the number of pins of all "
-		"sessions, USES the number of uses that the agent has counted, COST the publisher's cost of reloading "
-		"it; ACCESS is what sessions of other tenants in the trust domain may do: nothing (tenant), open it "
-		"(all), or also replace and delete it (write).",
+		"the number of the version that it depends on. For pinnable objects, PINS is the number of pins of all "
+		"sessions, USES the number of uses that the agent has counted, and COST the reload cost that the "
+		"publisher has stated. ACCESS is what sessions of other tenants in the trust domain may do: nothing "
+		"(tenant), open the object (all), or also replace and delete it (write).",
 		"poolctl objects", "Print all versions in all pools."},
 	{"adapters", "", 0, 0, no_options, adapters_run, true, "show the LoRA adapters that engines share",
-		"Prints the named objects that engines have made of adapters: hot objects are used by kernels, warm "
-		"objects are copies in a pool of host memory. NAME was given by the first engine that loaded the "
-		"adapter; it is empty if the object is private. KEY is computed from the adapter's files and format, "
-		"so the hot and the warm object of an adapter have the same KEY. READERS is the number of sessions "
-		"that have it open; PINS prevent its eviction; USES is the number of uses that the agent has counted.",
+		"Prints the named objects that engines have created for adapters: hot objects are used by kernels, "
+		"warm objects are copies in a pool of host memory. NAME is the name used by the first engine that "
+		"loaded the adapter; it is empty if the object is private. KEY is computed from the adapter's files "
+		"and format, so the hot and the warm object of an adapter have the same KEY. READERS is the number of "
+		"sessions that have the object open; PINS is the number of pins, which prevent its eviction; USES is "
+		"the number of uses that the agent has counted.",
 		"poolctl adapters --pool p0", "Print the adapters of one pool."},
 	{"roles", "[remove NAME]", 0, 2, no_options, roles_run, true,
-		"show the leadership roles, their holders and candidates",
+		"show the leadership roles, their holders and standbys",
 		"Prints one line for each role, with the fencing token of its last holder. A closed holder has lost "
-		"its connection and keeps the role until its process ends. With remove the slot of a role that is not "
-		"held is freed; a later holder of the same name still gets a higher token.",
+		"its connection and keeps the role until its process ends. The action remove frees the slot of a role "
+		"that is not held; a later holder of a role with the same name still gets a higher token.",
 		"poolctl roles remove main", "Free the slot of a role that is not held."},
 	{"transfers", "", 0, 0, no_options, transfers_run, true, "show pages in transfer between trust domains",
-		"Prints the pages that tenants of one trust domain have returned and that are wanted for another: "
-		"waiting for processes that may still have them mapped, being cleared, or retired, if such a process "
-		"did not unmap them in time. A retired page is out of use until that process unmaps it or ends; its "
-		"own domain may use it at any time. HOLDERS is the number of processes that may have the page mapped; "
-		"SESSION, PID and NAME describe one of them. With --offline only the pages are known, and whether they "
-		"are retired, which may also be the result of a mover's death.",
+		"Prints the pages that tenants of one trust domain have returned and that another domain has "
+		"requested. Such a page is waiting for processes that may still have it mapped, is being cleared, or "
+		"is retired because such a process did not unmap it in time. A retired page is out of use until that "
+		"process unmaps it or ends; its own domain may use it at any time. HOLDERS is the number of processes "
+		"that may have the page mapped; SESSION, PID and NAME describe one of them. With --offline, only the "
+		"pages are known, and whether they are retired; a page may also be retired because a mover has died.",
 		"poolctl transfers", "Print all pages in transfer."},
 	{"events", "", 0, 0, events_options, events_run, true, "follow events",
 		"Prints one line for each new event: pressure levels, evictions, reclaimed idle pages, limits reached, "
 		"starts and ends of sessions, changes of roles, objects published, deleted and evicted, leaked pins, "
 		"restarts, content that could not be spilled or restored, pools without a mover or out of service. "
-		"With json each event is one object on a line. An interrupt ends it with status 0. The last 1024 "
-		"events of each pool are recorded: --since prints these first, and with --offline no others exist.",
+		"With -o json, each event is one object on a line. An interrupt ends the command with status 0. The "
+		"last 1,024 events of each pool are recorded: --since prints these first, and --offline prints only "
+		"these.",
 		"poolctl events --since 1h --count 1", "Print the first event of the last hour."},
 	{"trace", "", 0, 0, trace_options, trace_run, true, "write the flight recorder's records as a Chrome trace",
 		"Writes a JSON array of events that Perfetto (ui.perfetto.dev) and chrome://tracing can open: a track "
-		"for each session, slices for operations with a duration (requests to the agent, waits of pins, spills "
-		"and loads), instants for evictions, pages lent and reclaimed, refusals, sampled blocks, and events. "
-		"Any user can read what the agent recorded and the last records of ended sessions; root, and gpoold's "
-		"own user with core_dumps, can also read what running sessions have recorded about themselves. The "
-		"records of a session are used for that session alone. The agent is not involved, so --offline works "
-		"if it hangs.",
+		"for each session, slices for operations with a duration (requests to the agent, waits for pins, "
+		"spills and restores), instants for evictions, pages lent and reclaimed, refusals, sampled blocks, and "
+		"events. Any user can read what the agent recorded and the last records of ended sessions; root, and "
+		"with core_dumps also gpoold's own user, can also read what running sessions have recorded about "
+		"themselves. Records that a session has written are attributed to that session only. The agent is not "
+		"involved, so --offline also works if the agent hangs.",
 		"poolctl trace --since 5m --file trace.json", "Write the last five minutes, for Perfetto."},
 	{"evict", "PAGES", 1, 1, evict_options, evict_run, false, "evict unpinned blocks",
-		"Evicts whole blocks, in the order of the eviction policy, until at least PAGES pages are free. PAGES "
-		"is a number, a size such as 128MiB, or a percentage of the pool. Pinned blocks are kept; if fewer "
-		"pages were freed, the status is 1.",
-		"poolctl evict 1GiB --usage KV_CACHE", "Evict one GiB, of unpinned KV cache blocks alone."},
+		"Evicts whole blocks, in the order of the eviction policy, until at least PAGES pages have been "
+		"evicted. PAGES is a number, a size such as 128MiB, or a percentage of the pool. Pinned blocks are "
+		"kept; if fewer pages were evicted, the status is 1.",
+		"poolctl evict 1GiB --usage KV_CACHE", "Evict 1 GiB of unpinned KV cache blocks."},
 	{"object", "delete NAME", 2, 2, object_options, object_run, false, "delete a named object",
 		"Removes the name immediately; the pages are freed when the last process closes the object.",
 		"poolctl object delete weights", "Delete the current version of an object."},
 	{"drain", "", 0, 0, drain_options, drain_run, false,
 		"take a pool out of service and wait for its workers to detach",
-		"New workers cannot attach to the pool; the refusal names the reason. Observers and admins can. "
-		"Attached workers continue and receive an event. Waits until the last one has detached, for at most "
-		"--timeout SECONDS (no limit if it is not given), and prints the remaining workers on standard error; "
-		"the status is 1 if there are any. The pool stays out of service until --off or until gpoold ends; a "
-		"restart or upgrade of the agent and an interrupt of this command do not change that.",
+		"New workers cannot attach to the pool; the error states the reason. Observers and admins can still "
+		"attach. Attached workers continue and receive an event. Waits until the last worker has detached, for "
+		"at most --timeout SECONDS (no limit if it is not given), and prints the remaining workers on standard "
+		"error; the status is 1 if there are any. The pool stays out of service until --off or until gpoold "
+		"ends; a restart or upgrade of the agent and an interrupt of this command do not change that.",
 		"poolctl drain --evict --timeout 60",
 		"Take the pool out of service and wait a minute for its workers."},
 	{"limit", "[TENANT]", 0, 1, limit_options, limit_run, false, "change the limit of a tenant or a session",
 		"The change is kept until the next reload. PAGES is a number, a size such as 4GiB, or a percentage of "
-		"the pool. Pages above a new limit are not reclaimed by force, but as they become idle.",
+		"the pool. Pages above a new limit are reclaimed only when they become idle.",
 		"poolctl limit batch --limit 40%", "Limit the tenant batch to 40 percent of the first pool."},
 	{"reload", "", 0, 0, no_options, reload_run, false, "reload the agent's configuration",
-		"Prints the changes, and the changes that require a restart. If the file has an error, nothing "
-		"changes.",
+		"Prints the changes that were applied and those that require a restart. If the file has an error, the "
+		"configuration is unchanged.",
 		"poolctl reload", "Apply a change of gpoold.conf."},
 	{"check", "", 0, 0, check_options, check_run, true, "check the consistency of the tables",
-		"Compares the page table, published counts, leases, blocks and pins. Changes that workers are making "
-		"at that moment may look wrong for an instant, so findings in their tables are checked up to three "
-		"times again before they are reported.",
+		"Compares the page table, published counts, leases, blocks and pins. The tables of a worker may be "
+		"inconsistent while the worker changes them, so the check is repeated up to three times before "
+		"findings in these tables are reported.",
 		"poolctl check --pool p0", "Check the tables of one pool; status 4 if there is an error."},
 	{"bench", "", 0, 0, no_options, bench_run, false, "measure the running agent",
-		"Attaches several times as a worker, allocates a few pages, pins, requests pages from the agent, "
-		"copies, and frees everything: this takes about a second. Medians are printed beside the targets of "
-		"gpool-bench. No pages are evicted for it, and it is refused under high pressure or if few pages are "
-		"free.",
+		"Attaches several times as a worker, allocates a few pages, pins and copies them, requests pages from "
+		"the agent, and frees everything. This takes about a second. The medians are printed with the targets "
+		"of gpool-bench. No pages are evicted for the measurement. It is refused under high pressure or if few "
+		"pages are free.",
 		"poolctl bench --pool p0", "Check whether any operation is slow."},
 	{"doctor", "", 0, 0, no_options, doctor_run, false, "check this machine and recommend changes",
-		"Requires no agent. Checks the kernel, the GPU driver, limits, memory, the folder of sockets and, if "
-		"it is running, the agent.",
-		"poolctl doctor --quiet", "Check from a script: status 4 if something is wrong."},
+		"Requires no agent. Checks the kernel, the GPU driver, limits, memory, the directory of the sockets "
+		"and, if it is running, the agent.",
+		"poolctl doctor --quiet", "Check from a script: status 4 if a check failed."},
 	{"dump", "FILE", 1, 1, no_options, dump_run, false, "write a snapshot for --offline",
-		"For root: all pools, or the pool of --pool, with all sessions, through the descriptors of gpoold and "
-		"without asking the agent. For other users: the pools alone, through the agent. FILE is replaced "
-		"atomically; its owner alone may read it.",
+		"As root, writes all pools, or the pool given with --pool, and all their sessions, which it reads "
+		"through the descriptors of gpoold without asking the agent. As another user, writes the pools without "
+		"their sessions, which it requests from the agent. FILE is replaced atomically and is readable only by "
+		"its owner.",
 		"poolctl dump snapshot", "Write a file for poolctl --offline snapshot, here or on another machine."},
-	{"upgrade", "", 0, 0, no_options, upgrade_run, false, "make the agent continue with newly installed code",
-		"Loads gpoold-agent.so again, as make install or a package has installed it, and restarts agent, front "
-		"and movers from it. No page changes its owner; attached processes stay attached. Any version, newer "
-		"or older, is accepted if its layout is that of the running gpoold. A file that cannot be loaded or "
-		"has a different layout is refused with both layouts named, and the agent continues unchanged. See "
-		"Upgrade in gpoold(8).",
-		"poolctl upgrade", "Upgrade after make install, or the installation of a package."},
+	{"upgrade", "", 0, 0, no_options, upgrade_run, false, "upgrade the running agent to the installed version",
+		"Loads the installed gpoold-agent.so and restarts the agent, the front and the movers from it. Pages "
+		"keep their owners, and attached processes stay attached. Newer and older versions are accepted if "
+		"they have the layout of the running gpoold. If the file cannot be loaded or has a different layout, "
+		"the upgrade is refused with a message that states both layouts, and the agent continues unchanged. "
+		"See Upgrade in gpoold(8).",
+		"poolctl upgrade", "Upgrade after make install or the installation of a package."},
 	{"version", "", 0, 0, no_options, version_run, false, "show the versions of poolctl and of the agent",
 		"If no agent answers, poolctl's own version is still printed.", "poolctl version -o json",
 		"Print both versions as JSON."},
-	{"help", "[VERB]", 0, 1, help_options, help_run, false, "describe poolctl or one verb", "The same as --help.",
-		"poolctl help evict", "Print what evict does, and its options."},
+	{"help", "[VERB]", 0, 1, help_options, help_run, false, "describe poolctl or one verb",
+		"Prints the same text as --help.", "poolctl help evict", "Describe evict and its options."},
 	VERBS_END,
 };
 

@@ -14,12 +14,12 @@ static const struct {
 } kinds_alone[MAP_BLOCK] = {
 	[MAP_FREE] = {'.', COLOR_NONE, "free"},
 	[MAP_RESERVED] = {'R', COLOR_DIM, "reserved"},
-	[MAP_IDLE] = {'-', COLOR_GREEN, "idle in workers"},
+	[MAP_IDLE] = {'-', COLOR_GREEN, "idle"},
 	[MAP_MOVING] = {'~', COLOR_GREEN, "in transit"},
 	[MAP_OBJECT] = {'o', COLOR_YELLOW, "named objects"},
 	[MAP_QUARANTINED] = {'q', COLOR_RED, "quarantined"},
 	[MAP_RETIRED] = {'x', COLOR_DIM, "retired"},
-	[MAP_HIDDEN] = {' ', COLOR_NONE, "not asked for"},
+	[MAP_HIDDEN] = {' ', COLOR_NONE, "not selected"},
 };
 
 /* The first letter of each usage; upper case if the block is pinned. */

@@ -63,7 +63,8 @@ void map_print(const struct command *command, const struct pages_view *view, con
 	struct layout layout = layout_make(view);
 
 	print(command,
-		"pool '%s': pages %" PRIu32 "-%" PRIu32 " of %" PRIu32 ", %s each; a letter is %" PRIu32 " page%s\n\n",
+		"pool '%s': pages %" PRIu32 "-%" PRIu32 " of %" PRIu32 ", %s each; a letter represents %" PRIu32
+		" page%s\n\n",
 		view->pool, view->first, view->first + view->count - 1, view->page_count,
 		bytes_text(view->page_bytes).text, layout.per_cell, layout.per_cell == 1 ? "" : "s");
 	for (uint32_t at = 0; at < view->count;) {

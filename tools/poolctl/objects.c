@@ -193,13 +193,14 @@ int objects_run(const struct command *command)
 static int delete_complain(const char *name, int error, uint64_t version)
 {
 	switch (error) {
-	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists them", name); return CODE_USAGE;
-	case -EINVAL:
-		complain("'%s' cannot be the name of an object: %s", name, gpool_last_error(error));
-		return CODE_USAGE;
-	case -ESTALE: complain("version %" PRIu64 " of '%s' is not the current one", version, name); return CODE_FAILED;
+	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists the objects", name); return CODE_USAGE;
+	case -EINVAL: complain("'%s' is not a valid object name: %s", name, gpool_last_error(error)); return CODE_USAGE;
+	case -ESTALE:
+		complain("version %" PRIu64 " of object '%s' is not current; 'poolctl objects' lists the versions",
+			version, name);
+		return CODE_FAILED;
 	case -ETIMEDOUT:
-		complain("the agent did not answer in time: '%s' may be deleted all the same", name);
+		complain("the agent did not answer in time: object '%s' may still be deleted", name);
 		return CODE_NO_AGENT;
 	case -EPIPE: complain("the agent ended the session: it may be restarting; try again"); return CODE_NO_AGENT;
 	default: complain("cannot delete '%s': %s", name, gpool_last_error(error)); return CODE_FAILED;
@@ -217,7 +218,7 @@ int object_run(const struct command *command)
 
 	if (strcmp(command->arguments[0], "delete"))
 		return complain_usage(
-			command->verb, "unknown action '%s': an object can be deleted", command->arguments[0]);
+			command->verb, "unknown action '%s'; the only action is delete", command->arguments[0]);
 	if (!command_number(command, OPTION_OBJECT_VERSION, 1, UINT64_MAX, 0, &version))
 		return CODE_USAGE;
 	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);

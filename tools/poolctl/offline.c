@@ -59,7 +59,7 @@ static void offline_add_session(struct offline_pool *pool, const struct piece *p
 	int error = session_open(piece, pool->pool.header->page_count, segment);
 
 	if (error) {
-		complain("passing over session %u of pool '%s': its table is unusable: %s", piece->session, pool->name,
+		complain("skipping session %u of pool '%s': its table is invalid: %s", piece->session, pool->name,
 			strerror(-error));
 		return;
 	}
@@ -74,8 +74,8 @@ static int offline_add_pool(struct offline *offline, const struct piece *piece)
 
 	if (error) {
 		complain("cannot read the table of pool %u: %s", piece->pool,
-			error == -EPROTO
-				? "it has another layout than this poolctl knows; use the one that came with the agent"
+			error == -EPROTO ? "this poolctl does not know its layout; use the poolctl that was installed "
+					   "with the agent"
 				: error == -EBADMSG ? "it is damaged"
 						    : strerror(-error));
 		return CODE_FAILED;
@@ -103,7 +103,7 @@ static int offline_assemble(struct offline *offline)
 		} else if (pool && piece->pool == pool->pool) {
 			offline_add_session(&offline->pools[offline->pool_count - 1], piece);
 		} else {
-			complain("passing over session %u: its pool %u is missing", piece->session, piece->pool);
+			complain("skipping session %u: its pool %u is missing", piece->session, piece->pool);
 		}
 	}
 	return CODE_OK;
@@ -250,7 +250,7 @@ static const struct offline_pool *pool_pick(const struct command *command, const
 	for (uint32_t i = 0; i < offline->pool_count; i++)
 		if (!strcmp(offline->pools[i].name, command->pool))
 			return &offline->pools[i];
-	complain("there is no pool '%s'; 'poolctl status --offline' lists them", command->pool);
+	complain("there is no pool '%s'; 'poolctl status --offline' lists the pools", command->pool);
 	return NULL;
 }
 
@@ -561,9 +561,9 @@ int offline_regions(const struct command *command, const struct offline *offline
 		pool++;
 	segment = pool->by_id[view->client.session];
 	if (!segment || !segment->regions) {
-		complain("the table of session %u of pool '%s' is not there%s", view->client.session, pool->name,
-			command->snapshot ? ": the snapshot may have been written without root's rights"
-					  : ": it has begun or ended just now; try again");
+		complain("the table of session %u of pool '%s' is missing%s", view->client.session, pool->name,
+			command->snapshot ? ": the snapshot may have been written without root privileges"
+					  : ": the session may have just started or ended; try again");
 		return CODE_FAILED;
 	}
 	view->whole = false;

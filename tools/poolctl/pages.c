@@ -286,8 +286,7 @@ int pages_run(const struct command *command)
 	if (code)
 		return code;
 	if (command->values[OPTION_MAP] && command->values[OPTION_EACH])
-		return complain_usage(
-			command->verb, "--map shows many pages in one letter: it does not go with --each");
+		return complain_usage(command->verb, "--map cannot be combined with --each");
 	if (!command_number(command, OPTION_FIRST, 0, UINT32_MAX, 0, &first) ||
 		!command_number(command, OPTION_COUNT, 1, UINT32_MAX, UINT32_MAX, &count))
 		return CODE_USAGE;
@@ -297,7 +296,7 @@ int pages_run(const struct command *command)
 	if (!code && offline)
 		code = offline_pages(command, offline, &view);
 	if (!code && view.first == view.page_count) {
-		complain("pool '%s' has no page %" PRIu64 ": its last is %" PRIu32, view.pool, first,
+		complain("pool '%s' has no page %" PRIu64 "; its last page is %" PRIu32, view.pool, first,
 			view.page_count - 1);
 		code = CODE_USAGE;
 	}

@@ -173,20 +173,22 @@ static int keeper_complain(const char *directory, int error)
 {
 	switch (error) {
 	case -ENOENT:
-		complain("there is no '%s/gpoold.pid': no gpoold runs there; name its folder with --dir, or a file of "
-			 "'poolctl dump' with --offline FILE",
+		complain("'%s/gpoold.pid' does not exist: no gpoold runs there; set its directory with --dir, or read "
+			 "a snapshot of 'poolctl dump' with --offline SNAPSHOT",
 			directory);
 		return CODE_NO_AGENT;
 	case -ESRCH:
-		complain("the process of '%s/gpoold.pid' is dead, and the pools with it; start gpoold, or read a file "
-			 "of 'poolctl dump' with --offline FILE",
+		complain("the process of '%s/gpoold.pid' has ended, so its pools cannot be read; start gpoold, or read "
+			 "a snapshot of 'poolctl dump' with --offline SNAPSHOT",
 			directory);
 		return CODE_NO_AGENT;
 	case -EBADMSG:
-		complain("'%s/gpoold.pid' does not hold the number of a process; is this the folder of gpoold?",
+		complain("'%s/gpoold.pid' does not contain a process ID; check that --dir is the directory of gpoold",
 			directory);
 		return CODE_FAILED;
-	default: complain("cannot read '%s/gpoold.pid': %s; root can", directory, strerror(-error)); return CODE_FAILED;
+	default:
+		complain("cannot read '%s/gpoold.pid': %s; try as root", directory, strerror(-error));
+		return CODE_FAILED;
 	}
 }
 
@@ -203,16 +205,15 @@ int pieces_from_keeper(const struct command *command, struct pieces *pieces)
 	pieces->time_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	error = pieces_scan(pieces, pieces->keeper);
 	if (error) {
-		complain("cannot open the descriptors of process %d, which '%s/gpoold.pid' names: %s%s",
+		complain("cannot open the descriptors of process %d, the gpoold of '%s/gpoold.pid': %s%s",
 			(int)pieces->keeper, command->directory, strerror(-error),
-			error == -EACCES || error == -EPERM ? "; root can" : "");
+			error == -EACCES || error == -EPERM ? "; try as root" : "");
 		pieces_close(pieces);
 		return CODE_FAILED;
 	}
 	pieces_sort(pieces);
 	if (!pieces->count || pieces->list[0].kind != PIECE_POOL) {
-		complain("process %d, which '%s/gpoold.pid' names, holds no pool: the file is stale, or gpoold is only "
-			 "starting",
+		complain("process %d of '%s/gpoold.pid' has no pool: the file is stale, or gpoold is still starting",
 			(int)pieces->keeper, command->directory);
 		pieces_close(pieces);
 		return CODE_NO_AGENT;

@@ -303,25 +303,25 @@ static void reserves_print(
 
 	if (!view->whole)
 		print(command,
-			"%sit was being changed: each line is correct, but they may be of different "
-			"moments%s\n",
+			"%sthe table was being changed: each line is correct, but the lines may be from different "
+			"times%s\n",
 			red, none);
 	if (view->head.totals_changing)
-		print(command, "%sthe totals were being changed: they need not fit each other%s\n", red, none);
+		print(command, "%sthe totals were being changed and may be inconsistent%s\n", red, none);
 	if (summary->changing)
-		print(command, "%s%" PRIu32 " regions were being changed: their fields need not belong together%s\n",
-			red, summary->changing, none);
+		print(command, "%s%" PRIu32 " regions were being changed: their fields may be inconsistent%s\n", red,
+			summary->changing, none);
 	if (view->damaged)
-		print(command, "%sdamaged: %" PRIu32 " entries of the table cannot be, and are passed over%s\n", red,
+		print(command, "%sdamaged: %" PRIu32 " invalid entries of the table were skipped%s\n", red,
 			view->damaged, none);
 	if (summary->overlapping)
 		print(command, "%s%" PRIu32 " regions overlap%s\n", red, summary->overlapping, none);
 	if (!summary->totals_fit)
-		print(command, "%sthe totals are not those of the regions below%s\n", red, none);
+		print(command, "%sthe totals differ from the sums of the regions below%s\n", red, none);
 	if (view->head.unlisted)
 		print(command,
 			"%" PRIu32
-			" regions more than the table has room for are missing below; the totals count them\n",
+			" regions do not fit into the table and are missing below; the totals include them\n",
 			view->head.unlisted);
 }
 

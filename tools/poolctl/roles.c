@@ -129,7 +129,8 @@ static int role_remove_run(const struct command *command)
 	int code;
 
 	if (command->offline)
-		return complain_usage(command->verb, "'roles remove' takes an agent: not with --offline");
+		return complain_usage(
+			command->verb, "'roles remove' requires an agent and does not work with --offline");
 	if (!command->arguments[1][0] || strlen(command->arguments[1]) >= sizeof(request.name))
 		return complain_usage(command->verb, "there is no role '%s'", command->arguments[1]);
 	strcpy(request.name, command->arguments[1]);
@@ -152,6 +153,7 @@ int roles_run(const struct command *command)
 	if (!command->argument_count)
 		return roles_show(command);
 	if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))
-		return complain_usage(command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
+		return complain_usage(
+			command->verb, "'roles' takes either no argument or 'remove' and the name of a role");
 	return role_remove_run(command);
 }

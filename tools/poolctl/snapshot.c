@@ -223,9 +223,9 @@ static int file_read(FILE *file, struct pieces *pieces)
 static const char *read_error_text(int error)
 {
 	switch (error) {
-	case -ENOMSG: return "it is no file of 'poolctl dump'";
+	case -ENOMSG: return "it was not written by 'poolctl dump'";
 	case -EPROTO: return "it was written by another version of poolctl";
-	case -EBADMSG: return "it is damaged: a field that cannot be, or its end is missing";
+	case -EBADMSG: return "it is damaged: a field is invalid, or the file is truncated";
 	case -EFBIG: return "its tables are larger than the memory of this machine";
 	default: return strerror(-error);
 	}

@@ -23,7 +23,7 @@ static void bar_print(const struct command *command, const struct msg_pool_statu
 		print(command, "%s%c%s", color_code(command, share->color), share->mark,
 			color_code(command, COLOR_NONE));
 	}
-	print(command, "] %s lent\n", percent_text(pool->leased_pages, pool->page_count).text);
+	print(command, "] %s leased\n", percent_text(pool->leased_pages, pool->page_count).text);
 }
 
 static void shares_print(const struct command *command, const struct msg_pool_status *pool, const struct share *shares)
@@ -46,7 +46,8 @@ static void shares_print(const struct command *command, const struct msg_pool_st
 static void mover_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (pool->mover_gone_ms)
-		print(command, "  %sno mover serves%s for %s: %s; nothing is spilled, restored or cleared meanwhile\n",
+		print(command,
+			"  %sno mover has served%s for %s: %s; meanwhile nothing is spilled, restored or cleared\n",
 			color_code(command, COLOR_RED), color_code(command, COLOR_NONE),
 			age_text(pool->mover_gone_ms).text, pool->mover_why);
 }
@@ -55,17 +56,17 @@ static void mover_print(const struct command *command, const struct msg_pool_sta
 static void spill_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
-		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " pages on their way\n",
+		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " pages moving\n",
 			bytes_text(pool->spill_memory_bytes).text, bytes_text(pool->spill_memory_limit).text,
 			bytes_text(pool->spill_file_bytes).text, bytes_text(pool->spill_file_limit).text,
 			pool->moving_pages);
 	if (pool->spilled_pages || pool->spill_errors)
-		print(command, "  pages spilled %" PRIu64 ", brought back %" PRIu64 ", %sfailed %" PRIu64 "%s\n",
+		print(command, "  pages spilled %" PRIu64 ", restored %" PRIu64 ", %serrors %" PRIu64 "%s\n",
 			pool->spilled_pages, pool->restored_pages,
 			color_code(command, pool->spill_errors ? COLOR_RED : COLOR_NONE), pool->spill_errors,
 			color_code(command, COLOR_NONE));
 	if (pool->spill_lost_blocks)
-		print(command, "  %s%" PRIu32 " blocks could not be read back%s\n", color_code(command, COLOR_RED),
+		print(command, "  %s%" PRIu32 " blocks could not be restored%s\n", color_code(command, COLOR_RED),
 			pool->spill_lost_blocks, color_code(command, COLOR_NONE));
 }
 
@@ -80,23 +81,23 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
 		color_code(command, COLOR_NONE));
 	if (pool->draining)
-		print(command, "  %sout of service%s: no worker may attach until poolctl drain --off\n",
+		print(command, "  %sout of service%s: no worker can attach until 'poolctl drain --off'\n",
 			color_code(command, COLOR_YELLOW), color_code(command, COLOR_NONE));
 	bar_print(command, pool, shares);
 	shares_print(command, pool, shares);
 	print(command,
-		"  largest free run %" PRIu32 " pages (%s of the free ones), sessions %" PRIu32
+		"  largest free run %" PRIu32 " pages (%s of the free pages), sessions %" PRIu32
 		", requests waiting %" PRIu32 "\n",
 		pool->largest_free_run, percent_text(pool->largest_free_run, pool->free_pages).text, pool->sessions,
 		pool->waiters);
 	print(command,
-		"  pages lent %" PRIu64 ", taken back idle %" PRIu64 ", evicted %" PRIu64 " in %" PRIu64
+		"  pages lent %" PRIu64 ", idle pages reclaimed %" PRIu64 ", evicted %" PRIu64 " in %" PRIu64
 		" blocks; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
 		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
 		pool->leaked_pins);
 	spill_print(command, pool);
 	mover_print(command, pool);
-	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended %s", pool->allocations, pool->pins,
+	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended pins %s", pool->allocations, pool->pins,
 		percent_text(pool->contended_pins, pool->pins).text);
 	if (!command->offline)
 		print(command, "; refill median %s, 99th percentile %s", nanoseconds_text(pool->refill_p50_ns).text,

@@ -217,9 +217,9 @@ static int screen_complain(int error)
 	const char *name = getenv("TERM");
 
 	if (error == -ENOTTY)
-		complain("'top' needs a terminal for input and output; 'poolctl status' prints the same once");
+		complain("'top' needs a terminal for input and output; 'poolctl status' prints the state once");
 	else
-		complain("'top' does not know a terminal '%s' ($TERM); 'poolctl status' prints the same once",
+		complain("'top' does not know the terminal type '%s' ($TERM); 'poolctl status' prints the state once",
 			name ? name : "");
 	return CODE_FAILED;
 }
@@ -232,8 +232,7 @@ int top_run(const struct command *command)
 	if (!command_seconds(command, OPTION_INTERVAL, 100, 3600 * 1000, 1000, &interval_ms))
 		return CODE_USAGE;
 	if (command->json)
-		return complain_usage(
-			command->verb, "'top' is for terminals: 'poolctl status -o json' prints the same for programs");
+		return complain_usage(command->verb, "'top' does not print JSON; use 'poolctl status -o json'");
 	watch.command = *command;
 	code = look(&watch);
 	if (code)

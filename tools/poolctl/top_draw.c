@@ -108,7 +108,7 @@ static void bar_draw(struct drawing *to, const struct share *shares)
 	column = screen_put(to->row, column, COLOR_NONE, "] ", 2);
 	column = screen_put(
 		to->row, column, COLOR_NONE, percent_text(to->pool->leased_pages, to->pool->page_count).text, 16);
-	screen_put(to->row++, column, COLOR_NONE, " lent", 5);
+	screen_put(to->row++, column, COLOR_NONE, " leased", 7);
 }
 
 static void numbers_draw(struct drawing *to)
@@ -134,7 +134,7 @@ static void numbers_draw(struct drawing *to)
 	}
 	to->row++;
 	line(to, COLOR_NONE,
-		"a second: %.0f allocations, %.0f pages lent, %.0f evicted, %.0f refusals; waiting %" PRIu32,
+		"per second: %.0f allocations, %.0f pages lent, %.0f evicted, %.0f refusals; requests waiting %" PRIu32,
 		rates->allocations, rates->grants, rates->evicted_pages, rates->refusals, pool->waiters);
 }
 
@@ -181,7 +181,7 @@ static void map_draw(struct drawing *to, uint32_t lines)
 	const struct top *top = to->top;
 	uint32_t per_cell = map_per_cell(top->kind_count, to->columns * lines);
 
-	line(to, COLOR_DIM, "PAGES, a letter is %" PRIu32, per_cell);
+	line(to, COLOR_DIM, "PAGES PER LETTER %" PRIu32, per_cell);
 	for (uint32_t at = 0, column = 0; at < top->kind_count; at += per_cell) {
 		uint32_t kind =
 			map_cell(&top->kinds[at], top->kind_count - at < per_cell ? top->kind_count - at : per_cell);
@@ -222,12 +222,12 @@ static void lists_draw(struct drawing *to)
 static void help_draw(struct drawing *to)
 {
 	static const char *const keys[] = {
-		"left, right, Tab   another pool",
-		"s                  another order of clients",
-		"up, down           go through the clients",
-		"r                  look now",
-		"h                  this, or back",
-		"q                  end",
+		"left, right, Tab   select the pool",
+		"s                  change the order of the clients",
+		"up, down           scroll the clients",
+		"r                  refresh the display",
+		"h                  show or hide this help",
+		"q                  quit",
 	};
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
@@ -236,8 +236,8 @@ static void help_draw(struct drawing *to)
 	for (uint32_t kind = 0; kind < MAP_HIDDEN; kind++)
 		line(to, map_color(kind), "%c  %s", map_mark(kind), map_name(kind).text);
 	for (uint32_t usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
-		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * usage),
-			usage_name(usage), map_mark(MAP_BLOCK + 2 * usage + 1));
+		line(to, COLOR_YELLOW, "%c  %s; %c if pinned", map_mark(MAP_BLOCK + 2 * usage), usage_name(usage),
+			map_mark(MAP_BLOCK + 2 * usage + 1));
 }
 
 void top_draw(const struct top *top)
@@ -260,7 +260,7 @@ void top_draw(const struct top *top)
 	if (top->trouble[0])
 		line(&to, COLOR_RED, "%s", top->trouble);
 	else
-		line(&to, COLOR_DIM, "q ends, h helps, s sorts%s",
+		line(&to, COLOR_DIM, "q: quit, h: help, s: sort%s",
 			top->status.pools_count > 1 ? ", Tab: next pool" : "");
 	screen_reverse(false);
 	screen_show();

@@ -136,7 +136,7 @@ int trace_run(const struct command *command)
 	log.session = (uint32_t)session;
 	code = flight_gather(command, offline, false, &log);
 	if (!code && log.damaged)
-		complain("passing over %" PRIu32 " records that cannot be", log.damaged);
+		complain("skipping %" PRIu32 " invalid records", log.damaged);
 	if (!code)
 		code = command->values[OPTION_FILE] ? write_file(command, offline, &log)
 						    : write_output(command, offline, &log);

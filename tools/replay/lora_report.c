@@ -51,24 +51,23 @@ static void print_head(const struct lora_report *report)
 
 	printf("requests  %s: %s, %s tokens\n", report->trace_name ? report->trace_name : "random",
 		text_count(a, workload->count), text_count(b, workload->tokens));
-	printf("adapters  %s, %s of them asked for, by ", text_count(a, workload->adapter_count),
+	printf("adapters  %s, %s of them requested; popularity: ", text_count(a, workload->adapter_count),
 		text_count(b, workload->used_adapters));
 	print_popularity(report->recipe);
-	printf("; of %" PRIu32 " tenants\n", workload->tenant_count);
+	printf("; %" PRIu32 " tenants\n", workload->tenant_count);
 	printf("memory    %s of adapters (largest %s); room for %s hot, and %s of warm copies\n",
 		text_bytes(a, workload->adapter_bytes), text_bytes(b, workload->largest_bytes),
 		text_bytes(c, report->plan->limits.hot_bytes), text_bytes(d, report->plan->limits.warm_bytes));
 	snprintf(text, sizeof(text),
-		"step %g us, prefill %g us a token, decode %g us a request and step, adapter %g us a MiB and step; "
-		"load %g us and disk %g GB/s, bus %g GB/s of warm copies, save %g GB/s",
+		"step %g us, prefill %g us per token, decode %g us per request and step, adapter %g us per MiB and "
+		"step; load %g us and disk %g GB/s, bus %g GB/s of warm copies, save %g GB/s",
 		costs->step_us, costs->prefill_us, costs->decode_us, costs->adapter_us, costs->load_us, costs->disk,
 		costs->bus, costs->save);
 	fputs("costs     ", stdout);
 	help_wrap(text, HEAD_COLUMNS, HEAD_COLUMNS);
 	printf("bound     no request is bypassed for more than %g s\n", max_bypass_s(report));
-	printf("fixed     %s loads, if those with the most requests for their bytes stayed for ever, and each other "
-	       "request were "
-	       "one\n",
+	printf("fixed     %s loads, if the adapters with the most requests per byte always stayed, and each other "
+	       "request caused a load\n",
 		text_count(a, report->fixed_loads));
 }
 
@@ -100,15 +99,16 @@ static void print_load(const struct lora_report *report, const struct lora_load 
 	const struct lora_result *alone = &load->alone;
 
 	if (load->busy_percent)
-		printf("\nCompute alone %.0f %% busy: requests %.2f times as fast as they came, %.2f a second\n",
+		printf("\nBusy for %.0f %% of the time without loads: arrivals %.2f times as fast as given, %.2f "
+		       "requests per second\n",
 			100 * alone->busy, load->speed, requests_rate(report, alone));
 	else
-		printf("\nRequests as they came, %.2f a second; compute alone %.0f %% busy\n",
+		printf("\nArrivals not scaled, %.2f requests per second; busy for %.0f %% of the time without loads\n",
 			requests_rate(report, alone), 100 * alone->busy);
 	printf("\n%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %9s\n", "", "TTFT mean", "P50", "P99", "cold", "hit rate",
 		"loads", "least", "requests", "longest", "longest");
 	printf("%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %9s\n", "strategy", "s", "s", "s", "starts", "", "", "loads",
-		"a second", "wait, s", "bypass, s");
+		"per s", "wait, s", "bypass, s");
 	printf("%-9s %9.3f %9.3f %9.3f %7s %8s %7s %7s %9.2f %9.2f\n", "(alone)", alone->first_mean, alone->first_p50,
 		alone->first_p99, "", "", "", "", requests_rate(report, alone),
 		(double)alone->scheduler.longest_wait_us / 1e6);
@@ -118,7 +118,7 @@ static void print_load(const struct lora_report *report, const struct lora_load 
 	for (int i = 1; i < report->strategy_count; i++)
 		print_change(&load->results[i], &load->results[0]);
 	if (report->strategy_count > 1)
-		printf("with every adapter there: P99 %+.0f %%\n",
+		printf("with all adapters resident: P99 %+.0f %%\n",
 			change_percent(alone->first_p99, load->results[0].first_p99));
 }
 
@@ -134,16 +134,16 @@ void lora_report_print(const struct lora_report *report)
 	for (int i = 0; i < report->load_count; i++)
 		print_load(report, &report->loads[i]);
 	putchar('\n');
-	explain("(alone)", "every adapter is always resident");
+	explain("(alone)", "all adapters are always resident");
 	for (int i = 0; i < report->strategy_count; i++)
 		explain(report->loads[0].results[i].strategy->name, report->loads[0].results[i].strategy->text);
 	putchar('\n');
-	explain("TTFT", "time from arrival to the first token, queueing included");
-	explain("cold starts", "requests whose turn it was, in order of arrival, and whose adapter was not there");
-	explain("loads", "of adapters, those ahead of need included");
+	explain("TTFT", "time from arrival to the first token, including queueing");
+	explain("cold starts", "requests whose adapter was not resident when it was their turn in order of arrival");
+	explain("loads", "loads of adapters, including those ahead of need");
 	explain("least loads",
-		"a lower bound for a scheduler that knows all requests in advance and may serve them in any order, as "
-		"long as each is finished when it was here, or within the bound");
+		"a lower bound for a scheduler that knows all requests in advance and may serve them in any order, if "
+		"each finishes no later than in this run, or within the bound");
 	explain("longest bypass",
 		"longest time from the first to the last start of a later request before an earlier one");
 }
@@ -272,8 +272,8 @@ static void draw_panel(const struct lora_report *report, FILE *out, const struct
 		.x_most = (double)(workload->requests[workload->count - 1].arrival_us + 1) / load->speed / 1e6,
 		.top = top + CHART_PANEL_HEAD};
 
-	chart_page_panel(out, top, "compute alone %.0f %% busy, %.2f requests per second", 100 * load->alone.busy,
-		requests_rate(report, &load->alone));
+	chart_page_panel(out, top, "busy for %.0f %% of the time without loads, %.2f requests per second",
+		100 * load->alone.busy, requests_rate(report, &load->alone));
 	chart_begin(&chart, "time to the first token over time", "mean time to the first token");
 	for (int i = 0; i < report->strategy_count; i++)
 		draw_curve(&chart, &load->results[i]);

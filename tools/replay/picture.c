@@ -32,8 +32,8 @@ static const char style[] =
 	".area.mapped{fill:#254463}.area.live{fill:#5c9fe6}}\n";
 
 static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "pending_unmap", "hole"};
-static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, to be given out again",
-	"old place of pages that were remapped", "addresses without memory"};
+static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, available for allocations",
+	"pending unmap, its pages were mapped elsewhere", "hole, no memory is mapped"};
 
 /* A drawn range of addresses, and its first row. */
 struct area {
@@ -296,9 +296,9 @@ static void draw_map(FILE *out, const struct map *map, double seconds, double to
 
 	if (map->area_count)
 		snprintf(name, sizeof(name), "addresses: %s from %#" PRIx64 " on%s", text_bytes(bytes, map->bytes),
-			map->areas[0].begin, map->area_count > 1 ? ", without wide gaps" : "");
+			map->areas[0].begin, map->area_count > 1 ? ", wide gaps omitted" : "");
 	else
-		snprintf(name, sizeof(name), "addresses: none was used");
+		snprintf(name, sizeof(name), "addresses: none used");
 	chart_begin(&chart, "use of addresses over time", name);
 	for (uint8_t kind = REGION_KINDS; kind-- > 0;)
 		draw_patches(&chart, map, kind);
@@ -324,7 +324,7 @@ static void draw_lines(FILE *out, const struct samples *samples, double seconds,
 		.top = top};
 	double x[2 * SAMPLES_MAX], mapped[2 * SAMPLES_MAX], live[2 * SAMPLES_MAX];
 	struct chart_curve curve = {
-		.css_class = "mapped", .title = "memory that the allocator holds", .x = x, .high = mapped};
+		.css_class = "mapped", .title = "memory that the allocator has mapped", .x = x, .high = mapped};
 
 	for (size_t i = 0; i < samples->count; i++) {
 		/* Draw steps: a sample is valid until the next one. */
@@ -334,10 +334,10 @@ static void draw_lines(FILE *out, const struct samples *samples, double seconds,
 		live[2 * i] = live[2 * i + 1] = (double)samples->list[i].live;
 	}
 	curve.count = 2 * samples->count;
-	chart_begin(&chart, "live and mapped bytes over time", "bytes: live, and held beyond that");
+	chart_begin(&chart, "live and mapped bytes over time", "bytes: live and mapped");
 	chart_area(&chart, &curve);
 	curve.css_class = "live";
-	curve.title = "memory that is allocated";
+	curve.title = "live allocations";
 	curve.high = live;
 	chart_area(&chart, &curve);
 	chart_end(&chart, 1);
@@ -368,7 +368,7 @@ int picture_draw(const void *context, FILE *out)
 			most = (double)samples->list[s].mapped > most ? (double)samples->list[s].mapped : most;
 	}
 	chart_page_begin(out, WIDTH, CHART_PAGE_HEAD + picture->count * panel_height, style, frame->trace_name,
-		": %s allocations, at most %s at once, in a pool of %s with pages of %s",
+		": %s allocations, at most %s live, in a pool of %s with pages of %s",
 		text_count(count, frame->trace->mallocs), text_bytes(peak, frame->trace->peak_bytes),
 		text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
 	for (int kind = 0; kind < REGION_KINDS; kind++)

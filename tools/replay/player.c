@@ -303,7 +303,7 @@ static int player_init(struct player *player, const struct play_plan *plan, stru
 	player->order = calloc(trace->count, sizeof(*player->order));
 	player->threads = aligned_alloc(64, trace->threads * sizeof(*player->threads));
 	if (!player->addresses || !player->order || !player->threads) {
-		snprintf(result->error, PLAY_ERROR_BYTES, "no memory");
+		snprintf(result->error, PLAY_ERROR_BYTES, "out of memory");
 		return -ENOMEM;
 	}
 	memset(player->threads, 0, trace->threads * sizeof(*player->threads));
@@ -469,7 +469,8 @@ int play(const struct play_plan *plan, struct play_result *result)
 	if (!error) {
 		error = plan->allocator->open(plan->pool, &player.allocator);
 		if (error)
-			snprintf(result->error, PLAY_ERROR_BYTES, "cannot be had: %s", gpool_strerror(error));
+			snprintf(result->error, PLAY_ERROR_BYTES, "cannot open the allocator: %s",
+				gpool_strerror(error));
 	}
 	if (!error) {
 		player_run(&player);

@@ -20,7 +20,8 @@ int replay_pool_start(struct replay_pool *pool)
 		return 0;
 	error = agent_process_program(program, sizeof(program));
 	if (error) {
-		complain("cannot find gpoold beside this program; set GPOOLD to its path, or give --dir");
+		complain("cannot find gpoold in the directory of this program or in ../sbin; set GPOOLD to its path, "
+			 "or use --dir");
 		return error;
 	}
 	/* Set the memory of the simulated device of `host`. */

@@ -25,7 +25,8 @@ void prefix_report_print(const struct prefix_report *report)
 		report->trace_name, text_count(a, report->trace->request_count),
 		text_count(b, report->trace->block_count), text_count(c, report->trace->node_count),
 		text_count(d, report->trace->longest));
-	printf("Share of the blocks that were found, by the size of the cache:\n\n%*s", SIZE_COLUMNS, "blocks");
+	printf("Hit rate, the share of the blocks that were found, by size of the cache:\n\n%*s", SIZE_COLUMNS,
+		"blocks");
 	for (int policy = 0; policy < report->policies; policy++)
 		printf(" %*s", VALUE_COLUMNS, eviction_policy_name(result_at(report, 0, policy)->policy));
 	putchar('\n');
@@ -123,7 +124,7 @@ static void draw_panel(const struct prefix_report *report, FILE *out, int size, 
 			eviction_policy_name(result_at(report, size, policy)->policy),
 			prefix_rate(result_at(report, size, policy)));
 	fputs("</text>\n", out);
-	chart_begin(&chart, "hit rate over time", "blocks that were found");
+	chart_begin(&chart, "hit rate over time", "share of blocks found");
 	for (int policy = 0; policy < report->policies; policy++)
 		draw_curve(&chart, result_at(report, size, policy));
 	chart_end(&chart, 1);

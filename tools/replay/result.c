@@ -61,7 +61,7 @@ static void latency_rows(const char *what, const struct result *results, int cou
 	for (int s = 0; s <= SHARES; s++) {
 		char name[48];
 
-		snprintf(name, sizeof(name), "%s, %s", what, s < SHARES ? share_names[s] : "longest");
+		snprintf(name, sizeof(name), "%s, %s", what, s < SHARES ? share_names[s] : "maximum");
 #define TIMES ((const struct latencies *)(const void *)((const char *)play + member))
 		ROW(name, nanoseconds, s < SHARES ? latencies_percentile(TIMES, shares[s]) : TIMES->most);
 #undef TIMES
@@ -87,12 +87,12 @@ void result_print(const struct result_frame *frame, const struct result *results
 {
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES];
 
-	printf("trace  %s: %s allocations, %s events, %" PRIu32 " thread%s, %" PRIu32 " stream%s, %s at most at once\n",
+	printf("trace  %s: %s allocations, %s events, %" PRIu32 " thread%s, %" PRIu32 " stream%s, at most %s live\n",
 		frame->trace_name, text_count(a, frame->trace->mallocs), text_count(b, frame->trace->count),
 		frame->trace->threads, frame->trace->threads == 1 ? "" : "s", frame->trace->streams,
 		frame->trace->streams == 1 ? "" : "s", text_bytes(c, frame->trace->peak_bytes));
 	if (frame->trace->dropped)
-		printf("       %" PRIu32 " events are left out: the trace is incomplete\n", frame->trace->dropped);
+		printf("       %" PRIu32 " events were skipped: the trace is incomplete\n", frame->trace->dropped);
 	printf("pool   %s in pages of %s\n\n", text_bytes(a, frame->pool_bytes), text_bytes(b, frame->page_bytes));
 	printf("%-*s", NAME_COLUMNS, "");
 	for (int i = 0; i < count; i++)

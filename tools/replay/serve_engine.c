@@ -280,7 +280,7 @@ static int engine_open(struct serve_engine *engine, const char *directory)
 	if (!error && engine->setup->host_bytes)
 		error = gpool_kv_host_reserve(engine->kv, engine->setup->host_bytes);
 	if (error)
-		return open_fail(engine, error, "make a cache, or its host memory");
+		return open_fail(engine, error, "create a cache or its host memory");
 	engine->memory = (struct serve_memory){
 		.kv = engine->kv,
 		.block_tokens = engine->setup->block_tokens,
@@ -321,7 +321,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	engine = (struct serve_engine){.setup = setup, .index = index, .next = serve_next(setup, index, 0)};
 	*count_of(&engine, SERVE_requests) = requests_of(&engine);
 	engine.waits_us = calloc(setup->trace->request_count, sizeof(*engine.waits_us));
-	error = engine.waits_us ? engine_open(&engine, directory) : open_fail(&engine, -ENOMEM, "begin");
+	error = engine.waits_us ? engine_open(&engine, directory) : open_fail(&engine, -ENOMEM, "start");
 	if (!error)
 		error = engine_serve(&engine, channel);
 	if (error) {

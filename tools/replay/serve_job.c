@@ -176,7 +176,7 @@ int serve_job_verify(
 		}
 		if (counts[SERVE_wrong_blocks]++ == 0)
 			snprintf(wrong, SERVE_TEXT_BYTES,
-				"block %" PRIu32 " of request %" PRIu32 " does not contain what these tokens come to",
+				"block %" PRIu32 " of request %" PRIu32 " does not contain the mark of its tokens",
 				block, job->request + 1);
 	}
 	return 0;

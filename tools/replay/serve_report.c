@@ -62,11 +62,11 @@ static void head_print(const struct serve_report *report)
 	const struct serve_setup *setup = report->setups;
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES], d[TEXT_BYTES], e[TEXT_BYTES];
 
-	printf("trace    %s: %s requests, %s tokens of prompts and %s of answers\n", report->trace_name,
+	printf("trace    %s: %s requests, %s prompt tokens and %s answer tokens\n", report->trace_name,
 		text_count(a, setup->trace->request_count), text_count(b, trace_tokens(setup->trace, false)),
 		text_count(c, trace_tokens(setup->trace, true)));
-	printf("engines  %" PRIu32 "%s on a pool of %s, which is %s pages of %s or %s tokens\n", setup->engines,
-		setup->engines > 1 ? setup->apart ? ", each for itself," : ", which share blocks," : "",
+	printf("engines  %" PRIu32 "%s on a pool of %s, %s pages of %s, for %s tokens\n", setup->engines,
+		setup->engines > 1 ? setup->apart ? ", which share no blocks," : ", which share blocks," : "",
 		text_bytes(a, setup->pool_bytes), text_count(b, report->results->pool_pages),
 		text_bytes(c, setup->page_bytes), text_count(d, setup->pool_bytes / SERVE_TOKEN_BYTES));
 	if (setup->host_bytes)
@@ -132,13 +132,13 @@ static void foot_print(const struct serve_report *report)
 		wrong += counts[SERVE_wrong_blocks];
 	}
 	if (report->model_blocks)
-		printf("\nA cache that had all of the pool would find lru %.4f, adaptive %.4f, with foresight %.4f (in "
-		       "%s blocks of the trace).\n",
+		printf("\nHit rates of a single cache of the size of the pool: lru %.4f, adaptive %.4f, optimum %.4f "
+		       "(%s blocks of the trace).\n",
 			report->model_rates[SERVE_MODEL_LRU], report->model_rates[SERVE_MODEL_ADAPTIVE],
 			report->model_rates[SERVE_MODEL_OPTIMUM], text_count(a, report->model_blocks));
 	printf("\n%s of %s requests finished", text_count(a, finished), text_count(b, requests));
 	if (refused)
-		printf(", %s did not fit in the pool", text_count(c, refused));
+		printf(", %s did not fit into the pool", text_count(c, refused));
 	printf("; contents of %s blocks verified, %s wrong.\n", text_count(a, verified), text_count(b, wrong));
 }
 

@@ -95,7 +95,7 @@ static int job_load(struct serve_engine *engine, struct serve_job *job)
 
 	*count_of(engine, SERVE_loaded_bytes) += bytes_of(engine, job);
 	engine->moved += job->computed;
-	return error ? engine_fail(engine, error, "load", job->request) : verify(engine, job, &others);
+	return error ? engine_fail(engine, error, "restore its KV", job->request) : verify(engine, job, &others);
 }
 
 /* Resume a sequence, with room for the token for which it was preempted. Return: 1: it runs; 0: it waits. */

@@ -184,7 +184,7 @@ static void engine_failed(struct run *run, uint32_t index, const char *why)
 	if (*why)
 		snprintf(engine->text, sizeof(engine->text), "%s", why);
 	else if (WIFSIGNALED(status))
-		snprintf(engine->text, sizeof(engine->text), "died of signal %d", WTERMSIG(status));
+		snprintf(engine->text, sizeof(engine->text), "was killed by signal %d", WTERMSIG(status));
 	else
 		snprintf(engine->text, sizeof(engine->text), "ended with status %d", WEXITSTATUS(status));
 	if (run->shown && run->terminal)

@@ -80,8 +80,8 @@ static int replay_all(const struct command *command, struct replay *replay)
 		plan.policy = replay->policies[i % replay->policy_count];
 		error = prefix_play(&plan, &replay->results[i]);
 		if (error == -EFBIG)
-			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32
-				 " are together more than %" PRIu32,
+			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32 " blocks exceed %" PRIu32
+				 " blocks in total",
 				plan.capacity, replay->trace.longest, (uint32_t)EVICTION_NODES_MAX);
 		else if (error && error != -EINTR)
 			complain("cannot replay with %" PRIu32 " blocks: %s", plan.capacity, strerror(-error));
@@ -107,7 +107,7 @@ static int model_run(const struct command *command)
 	int error, code = CODE_USAGE;
 
 	if (!replay) {
-		complain("no memory");
+		complain("out of memory");
 		return CODE_FAILED;
 	}
 	if (!replay_read(command, replay))
@@ -134,7 +134,7 @@ int kv_run(const struct command *command)
 				 OPTION_HELP};
 
 	if (command->values[OPTION_ENGINES])
-		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command)
-											: CODE_USAGE;
-	return is_for(command, of_engines, "is for engines (--engines)") ? model_run(command) : CODE_USAGE;
+		return is_for(command, of_model, "cannot be used with --engines") ? kv_engines_run(command)
+										  : CODE_USAGE;
+	return is_for(command, of_engines, "requires --engines") ? model_run(command) : CODE_USAGE;
 }

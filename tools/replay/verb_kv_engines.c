@@ -72,7 +72,7 @@ static bool runs_plan(struct serving *serving)
 					struct serve_setup *setup = &serving->setups[*count];
 
 					if (*count == RUNS_MAX) {
-						complain("these are more than %d runs", RUNS_MAX);
+						complain("the options select more than %d runs", RUNS_MAX);
 						return false;
 					}
 					*setup = serving->base;
@@ -104,7 +104,7 @@ static int lengths_load(const char *path, uint64_t limit, struct prefix_trace *t
 			.input_tokens = lengths.requests[i].context_tokens,
 			.output_tokens = lengths.requests[i].generated_tokens};
 	if (!trace->requests)
-		snprintf(error, TRACE_ERROR_BYTES, "%s: no memory for it", path);
+		snprintf(error, TRACE_ERROR_BYTES, "%s: not enough memory for the trace", path);
 	trace_free(&lengths);
 	return trace->requests ? 0 : -ENOMEM;
 }
@@ -118,7 +118,7 @@ static bool trace_read(const char *path, struct serving *serving)
 
 	if (!error && serving->trace.request_count)
 		return true;
-	complain("%s", error ? text : "a trace without requests");
+	complain("%s", error ? text : "the trace has no requests");
 	return false;
 }
 
@@ -145,7 +145,7 @@ static int model_play(struct serving *serving)
 	}
 	serving->report.model_blocks = plan.capacity;
 	if (error && error != -EINTR)
-		complain("cannot replay without engines: %s", strerror(-error));
+		complain("cannot compute the hit rates of a single cache: %s", strerror(-error));
 	return error;
 }
 
@@ -209,7 +209,7 @@ int kv_engines_run(const struct command *command)
 	int error, code = CODE_USAGE;
 
 	if (!serving) {
-		complain("no memory");
+		complain("out of memory");
 		return CODE_FAILED;
 	}
 	if (serving_read(command, serving) && runs_plan(serving) && trace_read(command->arguments[0], serving)) {

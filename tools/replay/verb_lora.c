@@ -28,16 +28,15 @@ enum {
 static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	{
 		.name = "fifo",
-		.text = "in order of arrival: a request that waits for its adapter delays all later ones, while "
-			"running requests go "
-			"on, and the adapters of all for whom there would be room are loaded at once; the least "
-			"recently used adapter goes",
+		.text = "in order of arrival: a request that waits for its adapter delays all later requests, while "
+			"running requests continue; the adapters of all requests for which the batch has room are "
+			"loaded at once, and the least recently used adapter is evicted",
 		.order = LORA_IN_ORDER,
 		.lru = true,
 	},
 	{
 		.name = "around",
-		.text = "the same, but no request waits for the adapter of another",
+		.text = "the same, but no request waits for the adapter of another request",
 		.order = LORA_AROUND,
 		.lru = true,
 	},
@@ -55,7 +54,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "limit",
-		.text = "the same, with a limit on the different adapters of a batch (--batch-adapters)",
+		.text = "the same, with a limited number of different adapters in a batch (--batch-adapters)",
 		.order = LORA_RESIDENT_FIRST,
 		.look_ahead = true,
 		.limit = true,
@@ -94,8 +93,8 @@ static bool popularity_read(const struct command *command, struct lora_recipe *r
 	return (decimal(recipe->zipf ? text + 5 : text, '\0', 10, &recipe->exponent) &&
 		       (recipe->zipf || recipe->exponent > 0)) ||
 		option_refuse(command, OPTION_POPULARITY,
-			"is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as zipf:1.0; 10 "
-			"at most");
+			"is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as zipf:1.0; the "
+			"maximum is 10");
 }
 
 static bool gamma_read(const struct command *command, struct lora_recipe *recipe)
@@ -108,8 +107,8 @@ static bool gamma_read(const struct command *command, struct lora_recipe *recipe
 		       decimal(comma + 1, '\0', 100, &recipe->gamma_cv) && recipe->gamma_rate >= 0.001 &&
 		       recipe->gamma_cv >= 0.01) ||
 		option_refuse(command, OPTION_GAMMA,
-			"is not RATE,CV, such as 2.5,1: requests a second from 0.001 to 100000, and what they vary by, "
-			"from 0.01 to 100");
+			"is not RATE,CV, such as 2.5,1: requests per second from 0.001 to 100000, and a coefficient of "
+			"variation from 0.01 to 100");
 }
 
 static bool costs_read(const struct command *command, struct lora_costs *costs)
@@ -132,8 +131,8 @@ static bool costs_read(const struct command *command, struct lora_costs *costs)
 		if (i == sizeof(all) / sizeof(all[0]) || item[length] != '=' ||
 			!decimal(item + length + 1, '\0', 1e6, all[i].value))
 			return option_refuse(command, OPTION_COST,
-				"is not NAME=NUMBER, or several with commas between; names are step, prefill, decode, "
-				"adapter, load, disk, bus, save");
+				"is not a list of NAME=NUMBER, separated by commas; the names are step, prefill, "
+				"decode, adapter, load, disk, bus, save");
 	}
 	return (costs->step_us >= 1 && costs->disk >= 0.001 && costs->bus >= 0.001 && costs->save >= 0.001) ||
 		option_refuse(command, OPTION_COST, "has a step below 1 us, or a disk, bus or save below 0.001 GB/s");
@@ -227,7 +226,7 @@ static bool limits_read(const struct command *command, struct replay *replay)
 	if (replay->workload.largest_bytes > limits->hot_bytes) {
 		complain("room for %" PRIu64
 			 " adapters of average size does not hold the largest one, which has %" PRIu64
-			 " bytes; give --hot a larger number",
+			 " bytes; use a larger --hot",
 			hot, replay->workload.largest_bytes);
 		return false;
 	}
@@ -255,7 +254,7 @@ static void progress(void *context, uint32_t finished)
 static int serve(struct replay *replay, const struct lora_strategy *strategy, struct lora_result *result)
 {
 	replay->plan.strategy = strategy;
-	replay->doing = strategy ? strategy->name : "looking for the rate of arrivals";
+	replay->doing = strategy ? strategy->name : "finding the arrival rate";
 	return lora_serve(&replay->plan, result);
 }
 
@@ -358,14 +357,14 @@ int lora_run(const struct command *command)
 	int error, code = CODE_USAGE;
 
 	if (!replay) {
-		complain("no memory");
+		complain("out of memory");
 		return CODE_FAILED;
 	}
 	if (!replay_read(command, replay) || trace_read(command, replay) != CODE_OK)
 		goto free_all;
 	interrupts_catch(NULL);
 	if (lora_workload_make(&replay->recipe, &replay->trace, &replay->workload)) {
-		complain("no memory for the requests");
+		complain("not enough memory for the requests");
 		code = CODE_FAILED;
 		goto free_all;
 	}

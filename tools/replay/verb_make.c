@@ -27,7 +27,7 @@ static bool recipe_read(const struct command *command, struct malloc_recipe *rec
 		return false;
 	}
 	if (recipe->most > MALLOC_TRACE_BYTES_MAX)
-		return option_refuse(command, OPTION_UP_TO, "is more than an allocation can have: 1TiB");
+		return option_refuse(command, OPTION_UP_TO, "exceeds the maximum size of an allocation, 1TiB");
 	recipe->allocations = (uint32_t)allocations;
 	recipe->chance = (uint32_t)chance;
 	recipe->threads = (uint32_t)threads;
@@ -47,8 +47,8 @@ int make_run(const struct command *command)
 		return CODE_USAGE;
 	error = malloc_make(&recipe, &trace);
 	if (error) {
-		complain("cannot make that trace: %s",
-			error == -EFBIG ? "it would have more events than a trace can have" : strerror(-error));
+		complain("cannot generate the trace: %s",
+			error == -EFBIG ? "it would exceed the maximum number of events of a trace" : strerror(-error));
 		return error == -EFBIG ? CODE_USAGE : CODE_FAILED;
 	}
 	file = path ? fopen(path, "we") : stdout;

@@ -60,9 +60,9 @@ static bool allocators_read(const struct command *command, struct replay *replay
 
 		if (!found)
 			return option_refuse(command, OPTION_ALLOCATOR,
-				"names an allocator that is not there: 'gpool-replay malloc --help' has them");
+				"contains an unknown allocator; 'gpool-replay malloc --help' lists the allocators");
 		if (!allocator_add(replay, found))
-			return option_refuse(command, OPTION_ALLOCATOR, "names one twice");
+			return option_refuse(command, OPTION_ALLOCATOR, "contains an allocator twice");
 	}
 	return true;
 }
@@ -72,11 +72,11 @@ static bool pool_read(const struct command *command, struct replay_pool *pool)
 	pool->directory = command->values[OPTION_DIR];
 	pool->name = command->values[OPTION_POOL];
 	if (pool->directory && command->values[OPTION_POOL_SIZE])
-		return option_refuse(command, OPTION_POOL_SIZE, "is for an agent of its own, not for one that serves");
+		return option_refuse(command, OPTION_POOL_SIZE, "cannot be used with --dir");
 	if (pool->directory && command->values[OPTION_PAGE_SIZE])
-		return option_refuse(command, OPTION_PAGE_SIZE, "is for an agent of its own, not for one that serves");
+		return option_refuse(command, OPTION_PAGE_SIZE, "cannot be used with --dir");
 	if (!pool->directory && pool->name)
-		return option_refuse(command, OPTION_POOL, "is for an agent that serves (--dir)");
+		return option_refuse(command, OPTION_POOL, "requires --dir");
 	return command_size(command, OPTION_POOL_SIZE, UINT64_C(80) << 30, &pool->bytes) &&
 		command_page_size(command, OPTION_PAGE_SIZE, UINT64_C(2) << 20, &pool->page_bytes);
 }
@@ -158,7 +158,7 @@ int malloc_run(const struct command *command)
 	int error, code = CODE_USAGE;
 
 	if (!replay) {
-		complain("no memory");
+		complain("out of memory");
 		return CODE_FAILED;
 	}
 	if (!replay_read(command, replay))

@@ -62,7 +62,8 @@ static int waste_count(const struct command *command, struct waste *waste)
 		waste->longest = tokens > waste->longest ? tokens : waste->longest;
 	}
 	if (waste->reserve && waste->reserve < waste->longest) {
-		option_refuse(command, OPTION_RESERVE, "is less than the longest request has");
+		option_refuse(command, OPTION_RESERVE, "is less than the longest request, %" PRIu32 " tokens",
+			waste->longest);
 		return CODE_USAGE;
 	}
 	waste->reserve = waste->reserve ? waste->reserve : waste->longest;
@@ -78,9 +79,10 @@ static void waste_print(const struct command *command, const struct waste *waste
 	printf("trace  %s: %s requests, %s tokens of context and %s generated, %s in the longest request\n\n",
 		command->arguments[0], text_count(a, waste->trace.count), text_count(b, waste->context_tokens),
 		text_count(c, waste->generated_tokens), text_count(d, waste->longest));
-	printf("Share of the memory held that has no tokens in it, over all steps:\n\n");
-	printf("%-52s %10.4f\n", "contiguous, as much for each request", share(waste->used, waste->held_reserved));
-	printf("%-52s %10.4f\n", "contiguous, what each will have, if that were known",
+	printf("Share of the memory that holds no tokens, over all steps:\n\n");
+	printf("%-52s %10.4f\n", "contiguous, the same size for each request",
+		share(waste->used, waste->held_reserved));
+	printf("%-52s %10.4f\n", "contiguous, the final size of each request",
 		share(waste->used, waste->held_foreseen));
 	for (int i = 0; i < waste->sizes.count; i++) {
 		char name[TEXT_BYTES];

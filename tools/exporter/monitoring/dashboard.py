@@ -33,16 +33,17 @@ def pages(name: str) -> str:
 # fmt: off
 # title, unit, query, legend, description, {value: text} or None, [(color, from)]
 STATS = [
-    ("Agent", "none", "min(gpool_up{})", "", "1: the agent answers.", {0: "down", 1: "up"}, [("red", None), ("green",
-     1)]),
+    ("Agent", "none", "min(gpool_up{})", "", "Whether the agent answers.", {0: "down", 1: "up"}, [("red", None),
+     ("green", 1)]),
     ("Utilization", "percentunit", "gpool_pool_utilization_ratio[]", "{{pool}}",
      "Share of the pages that are in blocks.", None, []),
     ("Pressure", "none", "gpool_pool_pressure[]", "{{pool}}", "", {0: "low", 1: "medium", 2: "high", 3: "critical"},
      [("green", None), ("yellow", 2), ("red", 3)]),
     ("Refusals", "reqps", "rate(gpool_refusals_total[])", "{{pool}}",
-     "Requests refused: out of memory, or at a limit.", None, [("green", None), ("red", 0.001)]),
+     "Requests refused because too little memory was available, or a limit or quota was reached.", None,
+     [("green", None), ("red", 0.001)]),
     ("Sessions", "none", "gpool_pool_sessions[]", "{{pool}}", "Attached processes, including the exporter.", None, []),
-    ("Out of use", "bytes", "gpool_pool_retired_bytes[]", "{{pool}}",
+    ("Retired", "bytes", "gpool_pool_retired_bytes[]", "{{pool}}",
      "Retired pages: a process of another trust domain may still have them mapped.", None, [("green", None),
      ("yellow", 1)]),
 ]
@@ -66,40 +67,41 @@ ROWS = [
         ("Pressure and waiting requests", "none", "", {
             "pressure, 0 to 3": "gpool_pool_pressure[]",
             "requests waiting": "gpool_pool_waiters[]",
-            "jobs of the mover": "gpool_mover_queued_jobs[]",
+            "queued mover jobs": "gpool_mover_queued_jobs[]",
         }),
     ]),
     (8, [
-        ("Pages lent and returned", "short", "Pages per second.", {
-            "lent": "rate(gpool_granted_pages_total[])",
+        ("Pages leased, reclaimed and evicted", "short", "Pages per second.", {
+            "leased": "rate(gpool_granted_pages_total[])",
             "reclaimed": "rate(gpool_reclaimed_pages_total[])",
             "evicted": "rate(gpool_evicted_pages_total[])",
             "evicted from {{tenant}}": "rate(gpool_tenant_evicted_pages_total[])",
         }),
         ("Fragmentation", "percentunit",
-         "The longest run of free pages, divided by all free pages; 1: they are one run.",
+         "Longest run of free pages, divided by all free pages; 1: all free pages are contiguous.",
          {"": "gpool_fragmentation_ratio[]"}),
         ("Allocations and pins", "ops", "", {name: f"rate(gpool_{name}_total[])" for name in ("allocations", "pins",
          "refills")}),
     ]),
     (8, [
-        ("Time of an allocation", "s", "In the worker; one in 256 is measured, in buckets that double.", {
+        ("Allocation latency", "s",
+         "Measured in the worker for one of 256 allocations; each bucket is twice as wide as the previous one.", {
             "median": quantile("gpool_allocation", "0.5"),
             "99 %": quantile("gpool_allocation", "0.99"),
             "99.9 %": quantile("gpool_allocation", "0.999"),
         }),
-        ("Time of a refill", "s", "A worker's request for pages, measured in the worker.", {
+        ("Refill latency", "s", "A worker's request for pages, measured in the worker.", {
             "median": quantile("gpool_refill", "0.5"),
             "99 %": quantile("gpool_refill", "0.99"),
         }),
-        ("Pins that met a page in motion", "percentunit", "The target is below 0.1 %.",
+        ("Contended pins", "percentunit", "The target is below 0.1 %.",
          {"": "rate(gpool_contended_pins_total[]) / rate(gpool_pins_total[])"}),
     ]),
     (8, [
         ("Hit rates", "percentunit", "The target for adapters is above 90 %.", {
             "adapters": hits("adapter"),
-            "blocks of prompts": hits("prefix"),
-            "threads' magazines": "rate(gpool_magazine_hits_total[]) / rate(gpool_allocations_total[])",
+            "prompt blocks": hits("prefix"),
+            "magazines": "rate(gpool_magazine_hits_total[]) / rate(gpool_allocations_total[])",
         }),
         ("Adapters and objects", "bytes", "", {"adapters": "gpool_adapter_bytes[]",
          "{{class}} objects": "gpool_object_bytes[]"}),
@@ -115,7 +117,7 @@ ROWS = [
         ("Spilled and restored", "Bps", "", {
             "spilled": pages("spilled"),
             "restored": pages("restored"),
-            "by the mover, all": "rate(gpool_mover_moved_bytes_total[])",
+            "all jobs of the mover": "rate(gpool_mover_moved_bytes_total[])",
         }),
         ("Errors", "none", "", {
             "leaked pins": "increase(gpool_leaked_pins_total[])",
@@ -135,8 +137,8 @@ ROWS = [
         }),
         ("Uptime of the agent", "s", "", {"": "gpool_agent_uptime_seconds{}"}),
         ("Exporter", "none", "", {
-            "of a core": "rate(process_cpu_seconds_total{}) and on (instance) gpool_up",
-            "seconds to ask the agent": "gpool_exporter_sample_duration_seconds{}",
+            "CPU use, in cores": "rate(process_cpu_seconds_total{}) and on (instance) gpool_up",
+            "seconds per sample": "gpool_exporter_sample_duration_seconds{}",
         }),
     ]),
 ]
@@ -149,7 +151,7 @@ def panel(number: int, kind: str, title: str, unit: str, description: str, place
         "min": 0,
         "thresholds": {"mode": "absolute", "steps": [{"color": "green", "value": None}]},
     }
-    if unit == "percentunit" and "motion" not in title:
+    if unit == "percentunit" and "Contended" not in title:
         defaults["max"] = 1
     made = {"id": number, "title": title, "type": kind, "datasource": SOURCE, "gridPos": dict(zip("xywh", place))}
     made |= {"fieldConfig": {"defaults": defaults, "overrides": []}}
