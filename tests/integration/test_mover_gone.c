@@ -711,7 +711,7 @@ static void test_the_keeper_cannot_fork(void **state)
 	mover_becomes('w');
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
 	AWAIT(status()->pools[0].mover_gone_ms);
-	says(status()->pools[0].mover_why, "no process can be started: Resource temporarily unavailable");
+	says(status()->pools[0].mover_why, "cannot start a process: Resource temporarily unavailable");
 	kill(tracer, SIGTERM);
 	status_of(tracer);
 	AWAIT(status()->pools[0].mover_pid);

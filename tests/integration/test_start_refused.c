@@ -152,14 +152,14 @@ static void test_a_folder_that_the_front_cannot_pass(void **state)
 		skip();
 	}
 	assert_non_null(front);
-	snprintf(text, sizeof(text), "front_user '%s' cannot pass '%s'", front->pw_name, tool.folder);
+	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, tool.folder);
 	assert_int_equal(chmod(tool.folder, 0700), 0);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
-	refused(RUN("--dir", directory, "--pool", POOL), "chmod o+x, or choose another runtime_dir");
+	refused(RUN("--dir", directory, "--pool", POOL), "run chmod o+x on it, or choose another runtime_dir");
 	assert_int_equal(access(directory, F_OK), -1); /* no leftovers */
 	assert_int_equal(chmod(tool.folder, 0711), 0);
 	assert_int_equal(mkdir(directory, 0700), 0);
-	snprintf(text, sizeof(text), "front_user '%s' cannot pass '%s'", front->pw_name, directory);
+	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, directory);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
 	assert_int_equal(rmdir(directory), 0);
 }
