@@ -158,7 +158,7 @@ static int open_ask(const struct gpool_object *object, const struct gpool_object
 	if (reply->error)
 		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply->text);
 	if (reply->error == -EPROTO && options->layout_hash)
-		return fail(reply->error, "object '%s': %s, and the one expected is %016llx", object->name, reply->text,
+		return fail(reply->error, "object '%s': %s, but the expected one is %016llx", object->name, reply->text,
 			(unsigned long long)options->layout_hash);
 	return reply->error ? fail(reply->error, "object '%s': %s", object->name, reply->text) : 0;
 }
