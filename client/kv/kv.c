@@ -45,18 +45,18 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	if (shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1))
 		return fail(-EINVAL, "dtype_bytes is %u; 1, 2, 4 or 8", shape->dtype_bytes);
 	if (options->max_sequences > SEQUENCES_MAX)
-		return fail(-EINVAL, "max_sequences is %u; at most %d", options->max_sequences, SEQUENCES_MAX);
+		return fail(-EINVAL, "max_sequences is %u; the maximum is %d", options->max_sequences, SEQUENCES_MAX);
 	if (options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX)
 		return fail(-EINVAL, "max_blocks is %u and pool_blocks %u; each at most %d", options->max_blocks,
 			options->pool_blocks, BITMAP_BITS_MAX);
 	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
-		return fail(-EINVAL, "max_sequence_tokens is %u; at most %u", options->max_sequence_tokens,
+		return fail(-EINVAL, "max_sequence_tokens is %u; the maximum is %u", options->max_sequence_tokens,
 			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
 	if (stream_slot_of(pool, options->stream, &slot))
 		return fail_stream(options->stream);
 	return stream_can_wait(pool, options->stream)
 		? 0
-		: fail(-EINVAL, "stream %u is host-signaled: it takes no work", options->stream);
+		: fail(-EINVAL, "stream %u is host-signaled and cannot execute work", options->stream);
 }
 
 /* Return the number of chunks of other processes that the cache can map at the same time. */
@@ -81,7 +81,7 @@ static int sizes_read(
 	if (count == 0)
 		count = 1;
 	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX)
-		return fail(-EINVAL, "the cache would have %llu pages; at most %u",
+		return fail(-EINVAL, "the cache would have %llu pages; the maximum is %u",
 			(unsigned long long)(count + places_of(options, chunk_blocks)) * kv->chunk_pages, UINT32_MAX);
 	if (options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX)
 		return fail(-EINVAL, "a block has %llu bytes; shared ones (pool_blocks) at most %llu",
@@ -128,8 +128,8 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.usage = GPOOL_USAGE_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
-		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages,
-			UINT32_MAX);
+		return fail(-EINVAL, "the tables would have %llu pages; the maximum is %u",
+			(unsigned long long)table_pages, UINT32_MAX);
 	error = gpool_range_reserve(
 		kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
 	if (!error)

@@ -16,7 +16,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 	size_t length = from ? strnlen(from, size) : 0;
 
 	if (length >= size)
-		return fail(-EINVAL, "a name has %zu bytes; at most %zu", strlen(from), size - 1);
+		return fail(-EINVAL, "a name has %zu bytes; the maximum is %zu", strlen(from), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
 		return fail(-EINVAL, "a name has bytes that are not printable UTF-8");
 	memcpy(to, from ? from : "", length);
@@ -27,7 +27,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 static int object_name_copy(char to[POOL_OBJECT_NAME_BYTES], const char *name)
 {
 	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name)
-			     : fail(-EINVAL, "the object's name is empty");
+			     : fail(-EINVAL, "the name of the object is empty");
 }
 
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object)
@@ -477,7 +477,7 @@ int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t cou
 	if (!pool->alive)
 		return -ECHILD;
 	if (count > INT32_MAX)
-		return fail(-EINVAL, "count is %u; the largest is %d", count, INT32_MAX);
+		return fail(-EINVAL, "count is %u; the maximum is %d", count, INT32_MAX);
 	for (; found < count; found++) {
 		if (!names[found])
 			return fail(-EINVAL, "name %u is NULL", found);

@@ -34,10 +34,10 @@ static int options_refuse(const struct gpool_object_options *read)
 	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE;
 
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
 		return fail(
-			-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
+			-EINVAL, "memory_class is %u; the maximum is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
 	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u",
 		read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
 }

@@ -151,7 +151,7 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	draft_sort(draft);
 	bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
 	if (bytes > MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
+		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; the maximum is %d",
 			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
 	/*
 	 * Write the manifest with write(2): if the file were mapped, and another thread forked, the child's copy of the

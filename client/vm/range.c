@@ -175,14 +175,15 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
 			options->reserved);
 	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
-		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class,
+		return fail(-EINVAL, "memory_class is %u; the maximum is %d", options->memory_class,
 			GPOOL_OBJECT_EPHEMERAL);
 	if (options->usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", options->usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", options->usage, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (page_count == 0 || page_count > pool->page_count)
-		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
+		return fail(-EINVAL, "page_count is %u; it must be 1 to %u, the pages of the pool", page_count,
+			pool->page_count);
 	/* Only a range that is kept as an object has a name. */
 	if ((options->memory_class == GPOOL_OBJECT_IMMUTABLE) != (options->name && *options->name))
 		return fail(-EINVAL,

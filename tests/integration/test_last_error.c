@@ -46,18 +46,18 @@ static void test_opening(void **state)
 
 	(void)state;
 	options.flags = 8 | GPOOL_OPEN_ADMIN;
-	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa; 0x8 are unknown");
+	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa, of which 0x8 are unknown");
 	options.flags = GPOOL_OPEN_ADMIN | GPOOL_OPEN_OBSERVER;
 	SAYS(gpool_open(&options, &none), -EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN");
 	options.flags = 0;
 	options.timeout_ms = -2;
-	SAYS(gpool_open(&options, &none), -EINVAL, "timeout_ms is -2; the least is -1");
+	SAYS(gpool_open(&options, &none), -EINVAL, "timeout_ms is -2; the minimum is -1");
 	options.timeout_ms = 0;
 	options.magazine = 10000;
-	SAYS(gpool_open(&options, &none), -EINVAL, "magazine is 10000; the largest is ");
+	SAYS(gpool_open(&options, &none), -EINVAL, "magazine is 10000; the maximum is ");
 	options.magazine = 0;
 	options.pool = long_name;
-	SAYS(gpool_open(&options, &none), -EINVAL, "the pool's name has 199 bytes; at most 63");
+	SAYS(gpool_open(&options, &none), -EINVAL, "the name of the pool has 199 bytes; the maximum is 63");
 	options.pool = "nope";
 	SAYS(gpool_open(&options, &none), -ENXIO, "no pool 'nope'");
 	options.pool = NULL;
@@ -77,21 +77,23 @@ static void test_blocks(void **state)
 	uint64_t address;
 
 	(void)state;
-	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL, "page_count is 2048; this pool has 512 pages");
-	SAYS(gpool_alloc(pool, 0, NULL, &block), -EINVAL, "page_count is 0; this pool has 512 pages");
+	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL,
+		"page_count is 2048; it must be 1 to 512, the pages of the pool");
+	SAYS(gpool_alloc(pool, 0, NULL, &block), -EINVAL,
+		"page_count is 0; it must be 1 to 512, the pages of the pool");
 	options.flags = 1 << 20;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000; 0x100000 are unknown");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000, of which 0x100000 are unknown");
 	options.flags = GPOOL_ALLOC_SPILL;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool keeps no spilled content");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool cannot save spilled content");
 	options.flags = 0;
 	options.usage = 99;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "usage is 99; the largest is 4");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "usage is 99; the maximum is 4");
 	options.usage = 0;
 	options.priority = 7;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "priority is 7; the largest is 3");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "priority is 7; the maximum is 3");
 	options.priority = 0;
 	options.timeout_ms = -5;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "timeout_ms is -5; the least is -1");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "timeout_ms is -5; the minimum is -1");
 	options.timeout_ms = 0;
 	options.stream = 77;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "stream 77 is not open");
@@ -101,14 +103,14 @@ static void test_blocks(void **state)
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	wrong = block;
 	wrong.page = PAGES;
-	SAYS(gpool_pin(pool, &wrong), -EINVAL, "its page is 512, and this session's pool has 512 pages");
+	SAYS(gpool_pin(pool, &wrong), -EINVAL, "its page is 512, but the pool has 512 pages");
 	SAYS(gpool_unpin(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_free(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_touch(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_address(pool, &wrong, &address), -EINVAL, "its page is 512");
 	wrong = block;
 	wrong.tag = 5;
-	SAYS(gpool_pin(pool, &wrong), -EINVAL, "not a block's handle: tag 0000000000000005");
+	SAYS(gpool_pin(pool, &wrong), -EINVAL, "not the handle of a block: no allocation has the tag 0000000000000005");
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	SAYS(gpool_unpin(pool, &block), -EINVAL, "is not pinned");
 	SAYS(gpool_free(pool, &block), -EINVAL, "is not pinned");
@@ -121,14 +123,14 @@ static void test_spans(void **state)
 
 	(void)state;
 	SAYS(gpool_span_alloc(pool, PAGE_BYTES, 0, &span), -EINVAL,
-		"bytes is 524288; a span has 1 to 262144, half a page");
-	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span has 1 to 262144");
-	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "usage is 50; the largest is 4");
+		"bytes is 524288; a span must have 1 to 262144 bytes, half a page");
+	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span must have 1 to 262144 bytes");
+	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "usage is 50; the maximum is 4");
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	wrong = span;
 	wrong.offset = 1;
 	SAYS(gpool_span_free(pool, &wrong), -EINVAL,
-		"not a span's handle: 512 bytes at offset 1, in a page of spans of 512 bytes");
+		"not the handle of a span: it has 512 bytes at offset 1, in a page with spans of 512 bytes");
 	assert_int_equal(gpool_span_free(pool, &span), 0);
 }
 
@@ -142,9 +144,10 @@ static void test_ranges(void **state)
 
 	(void)state;
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
-	SAYS(gpool_range_create(pool, 513, &options, &range), -EINVAL, "page_count is 513; this pool has 512 pages");
+	SAYS(gpool_range_create(pool, 513, &options, &range), -EINVAL,
+		"page_count is 513; it must be 1 to 512, the pages of the pool");
 	options.memory_class = 9;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the largest is ");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the maximum is ");
 	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE needs a name");
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
@@ -152,8 +155,8 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "only a range of the class IMMUTABLE has a name");
 	options.name = NULL;
 	options.usage = 8;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
-	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
+	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
@@ -218,16 +221,17 @@ static void test_objects(void **state)
 	uint32_t index;
 
 	(void)state;
-	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the object's name is empty");
-	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL, "a name has 199 bytes; at most 127");
+	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the name of the object is empty");
+	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL, "a name has 199 bytes; the maximum is 127");
 	SAYS(gpool_object_create(pool, "a\n", NULL, &object), -EINVAL, "a name has bytes that are not printable UTF-8");
 	options.memory_class = 12;
-	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the largest is 3");
+	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the maximum is 3");
 	assert_int_equal(gpool_object_create(pool, "o", NULL, &object), 0);
 	SAYS(gpool_object_publish(object, &version), -EINVAL, "object 'o' has no allocation");
 	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; 1 to 1023");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -EINVAL, "object 'o' is not published");
-	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL, "page_count is 600; this pool has 512 pages");
+	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL,
+		"page_count is 600; it must be 1 to 512, the pages of the pool");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL, "allocation 3 of object 'o', which has 1");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
@@ -265,15 +269,16 @@ static void test_roles_events_streams(void **state)
 	void *native;
 
 	(void)state;
-	SAYS(gpool_role_acquire(pool, "", 0, &role), -EINVAL, "the role's name is empty");
-	SAYS(gpool_role_acquire(pool, long_name, 0, &role), -EINVAL, "the role's name has 199 bytes; at most 63");
+	SAYS(gpool_role_acquire(pool, "", 0, &role), -EINVAL, "the name of the role is empty");
+	SAYS(gpool_role_acquire(pool, long_name, 0, &role), -EINVAL,
+		"the name of the role has 199 bytes; the maximum is 63");
 	SAYS(gpool_role_acquire(pool, "r", -2, &role), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_role_check(pool, &role), -EINVAL, "not a role that gpool_role_acquire() returned");
-	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role of index ");
+	SAYS(gpool_role_check(pool, &role), -EINVAL, "the role was not returned by gpool_role_acquire()");
+	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role with index ");
 	SAYS(gpool_role_info(pool, "never", NULL, NULL), -ENOENT, "role 'never' was never acquired");
 	SAYS(gpool_event_next(pool, -3, &event), -EINVAL, "timeout_ms is -3");
 	SAYS(gpool_stream_open(pool, NULL, 6, &stream), -EINVAL,
-		"flags are 0x6; the only one is GPOOL_STREAM_HOST_SIGNALED");
+		"flags are 0x6; the only known flag is GPOOL_STREAM_HOST_SIGNALED");
 	SAYS(gpool_copy(pool, 900, 0, 0, 0), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_wait(pool, fence, 0), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
@@ -310,12 +315,13 @@ static void test_fences(void **state)
 	SAYS(gpool_fence_record(pool, 900, &fence), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_done(pool, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	SAYS(gpool_stream_wait(pool, 900, none), -EINVAL, "stream 900 is not open");
-	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 belongs to no stream");
+	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 does not belong to a stream");
 	SAYS(gpool_fence_export(pool, fence, 0, &handle), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL,
-		"flags are 0x8; the only one is GPOOL_FENCE_EXPORT_EVENT");
-	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL, "not a handle of gpool_fence_export()");
-	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is closed");
+		"flags are 0x8; the only known flag is GPOOL_FENCE_EXPORT_EVENT");
+	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL,
+		"the handle was not created by gpool_fence_export()");
+	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is already closed");
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	SAYS(gpool_unpin_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_free_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
@@ -333,13 +339,14 @@ static void test_scopes_and_commits(void **state)
 	uint64_t entry;
 
 	(void)state;
-	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "usage is 70, at most 4");
+	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "usage is 70 and flags are 0x0; the maximum usage is 4");
 	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
 	SAYS(gpool_scope_alloc(&scope, 0, NULL, &block), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	SAYS(gpool_scope_end(&scope, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	gpool_scope_cleanup(&scope);
-	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL, "page_count is 9999; this pool has 512 pages");
+	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL,
+		"page_count is 9999; it must be 1 to 512, the pages of the pool");
 	block = (struct gpool_block){.page = PAGES};
 	SAYS(gpool_commit(pool, &block, &entry), -EINVAL, "its page is 512");
 	SAYS(gpool_rollback(pool, &block), -EINVAL, "its page is 512");
@@ -410,7 +417,7 @@ static void test_making_caches(void **state)
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "pool_blocks needs GPOOL_KV_PREFIXES");
 	options.pool_blocks = 0;
 	options.max_sequences = 1 << 20;
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; at most 65536");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; the maximum is 65536");
 	options.max_sequences = 0;
 	options.stream = 999;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "stream 999 is not open");
@@ -578,12 +585,12 @@ static void test_adapters(void **state)
 
 	(void)state;
 	options.load_threads = 1000;
-	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; at most ");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; the maximum is ");
 	options.load_threads = 0;
 	options.flags = GPOOL_LORA_INT8;
 	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
 	lora = open_adapters();
-	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the adapter's name is empty");
+	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
 	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
@@ -657,10 +664,11 @@ static void test_schedulers(void **state)
 
 	(void)state;
 	options.batch_requests = 1000;
-	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "batch_requests is 1000; at most 256");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL,
+		"batch_requests is 1000; the maximum is 256");
 	options.batch_requests = 0;
 	options.look_ahead = 65;
-	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; at most 64");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; the maximum is 64");
 	options.look_ahead = 0;
 	options.requests = 1;
 	assert_int_equal(gpool_lora_scheduler_create(lora, &options, &scheduler), 0);
@@ -721,12 +729,13 @@ static void test_observers(void **state)
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM,
-		"not in a session that was opened with GPOOL_OPEN_OBSERVER");
+		"not permitted in a session that was opened with GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_trim_to(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_fence_export(observer, fence, 0, &handle), -EPERM, "GPOOL_OPEN_OBSERVER");
-	SAYS(gpool_stream_open(observer, NULL, 0, &stream), -EOPNOTSUPP, "an observer or admin has no device");
+	SAYS(gpool_stream_open(observer, NULL, 0, &stream), -EOPNOTSUPP,
+		"a session of an observer or admin has no device");
 	gpool_close(observer);
 }
 

@@ -34,7 +34,7 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 			GPOOL_LORA_BF16, options->reserved);
 	return options->load_threads <= LORA_THREADS_MAX
 		? 0
-		: fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
+		: fail(-EINVAL, "load_threads is %u; the maximum is %d", options->load_threads, LORA_THREADS_MAX);
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -192,9 +192,10 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (!name || !*name || !folder)
-		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the adapter's name");
+		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the name of the adapter");
 	if (strlen(name) >= LORA_NAME_BYTES)
-		return fail(-EINVAL, "the adapter's name has %zu bytes; at most %d", strlen(name), LORA_NAME_BYTES - 1);
+		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
+			LORA_NAME_BYTES - 1);
 	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;

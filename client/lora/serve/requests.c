@@ -75,13 +75,13 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 	if (read->flags)
 		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
 	if (read->requests > REQUESTS_MAX)
-		return fail(-EINVAL, "requests is %u; at most %d", read->requests, REQUESTS_MAX);
+		return fail(-EINVAL, "requests is %u; the maximum is %d", read->requests, REQUESTS_MAX);
 	if (options->batch_requests > LORA_BATCH_REQUESTS_MAX)
-		return fail(
-			-EINVAL, "batch_requests is %u; at most %d", options->batch_requests, LORA_BATCH_REQUESTS_MAX);
+		return fail(-EINVAL, "batch_requests is %u; the maximum is %d", options->batch_requests,
+			LORA_BATCH_REQUESTS_MAX);
 	return options->look_ahead <= LORA_LOOK_AHEAD_MAX
 		? 0
-		: fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
+		: fail(-EINVAL, "look_ahead is %u; the maximum is %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
 }
 
 int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
