@@ -119,7 +119,8 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 	if (msg_decode_object_change_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error)
-		pool_log(pool, POOL_LOG_INFO, "a change of object '%s' is refused: %s", request->name, reply.text);
+		pool_log(pool, POOL_LOG_INFO, "the agent refused a change of object '%s': %s", request->name,
+			reply.text);
 	return reply.error ? fail(reply.error, "object '%s': %s", request->name, reply.text) : 0;
 }
 
@@ -156,7 +157,8 @@ static int open_ask(const struct gpool_object *object, const struct gpool_object
 		return -EPROTO;
 	}
 	if (reply->error)
-		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply->text);
+		pool_log(object->pool, POOL_LOG_INFO, "the agent refused to open object '%s': %s", object->name,
+			reply->text);
 	if (reply->error == -EPROTO && options->layout_hash)
 		return fail(reply->error, "object '%s': %s, but the expected one is %016llx", object->name, reply->text,
 			(unsigned long long)options->layout_hash);
@@ -254,7 +256,7 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 
 	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT ||
 		(options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_ADOPT, which needs a role",
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_OBJECT_ADOPT, which requires a role",
 			options->flags);
 	error = object_new(pool, name, &made);
 	if (error)
@@ -318,7 +320,8 @@ int gpool_object_close(struct gpool_object *object)
 		return 0;
 	}
 	if (object->in_range)
-		return fail(-EINVAL, "object '%s' is mapped in a range; gpool_range_unmap() closes it", object->name);
+		return fail(
+			-EINVAL, "object '%s' is mapped in a range; close it with gpool_range_unmap()", object->name);
 	/* Pages of an object that was built here stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
@@ -363,7 +366,7 @@ int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *
 	if (!pool->alive)
 		return -ECHILD;
 	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
-		return fail(-EINVAL, "allocation %u of object '%s', which has %u", index, object->name,
+		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocations", index, object->name,
 			object->number ? object->manifest.header->allocations : object->part_count);
 	if (object->number) {
 		*address = object->addresses[index];
@@ -385,7 +388,7 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->number)
 		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
-		return fail(-ENOENT, "entry %u of object '%s', which has %u", index, object->name,
+		return fail(-ENOENT, "no entry %u: object '%s' has %u entries", index, object->name,
 			object->manifest.header->entries);
 	entry = &object->manifest.entries[index];
 	*key = object->manifest.data + entry->offset;

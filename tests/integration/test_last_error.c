@@ -149,20 +149,21 @@ static void test_ranges(void **state)
 	options.memory_class = 9;
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the maximum is ");
 	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE needs a name");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE must have a name");
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.name = "r";
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "only a range of the class IMMUTABLE has a name");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL,
+		"only a range of the class IMMUTABLE can have a name");
 	options.name = NULL;
 	options.usage = 8;
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
 	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
-	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
+	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count is 2; the range has 8 pages");
 	SAYS(gpool_range_commit(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
-	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count 1; the range has 8 pages");
+	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
+	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
@@ -175,11 +176,11 @@ static void test_offered_ranges(void **state)
 	(void)state;
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	assert_int_equal(gpool_range_commit(range, 0, 4, 0), 0);
-	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
+	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
 	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not committed");
 	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL,
 		"fence 0xffffffffffffffff was not recorded by this session");
-	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count 1; the range has 8 pages");
+	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_range_capture(range, 3, 2, 1), -EINVAL, "page 4 is not committed");
 	assert_int_equal(gpool_range_capture(range, 1, 1, 1), 0);
 	SAYS(gpool_range_offer(range, 0, 4, none), -EINVAL, "page 1 is captured");
@@ -228,17 +229,18 @@ static void test_objects(void **state)
 	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the maximum is 3");
 	assert_int_equal(gpool_object_create(pool, "o", NULL, &object), 0);
 	SAYS(gpool_object_publish(object, &version), -EINVAL, "object 'o' has no allocation");
-	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; 1 to 1023");
+	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; it must have 1 to 1023");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -EINVAL, "object 'o' is not published");
 	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL,
 		"page_count is 600; it must be 1 to 512, the pages of the pool");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
-	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL, "allocation 3 of object 'o', which has 1");
+	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL,
+		"no allocation 3: object 'o' has 1 allocations");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
-	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is published");
+	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is already published");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
-	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "entry 3 of object 'o', which has 0");
+	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "no entry 3: object 'o' has 0 entries");
 	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
@@ -360,9 +362,9 @@ static void test_sliced_ranges(void **state)
 
 	(void)state;
 	SAYS(gpool_sliced_range_create(pool, 0, 2, 1, NULL, &sliced), -EINVAL,
-		"slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
+		"slices is 0, blocks is 2 and block_pages is 1; their product must be 1 to ");
 	assert_int_equal(gpool_sliced_range_create(pool, 2, 4, 1, NULL, &sliced), 0);
-	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range has at most 4");
+	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range can have at most 4");
 	SAYS(gpool_sliced_range_grow(sliced, 1, -7), -EINVAL, "timeout_ms is -7");
 	SAYS(gpool_sliced_range_shrink(sliced, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 bytes");
@@ -407,14 +409,14 @@ static void test_making_caches(void **state)
 	(void)state;
 	options.stream = work_stream;
 	options.shape = (struct gpool_kv_shape){2, 2, 16, 2, 24};
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; a power of two up to 1024");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; it must be a power of two up to 1024");
 	options.shape = (struct gpool_kv_shape){2, 2, 16, 3, 16};
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 3; 1, 2, 4 or 8");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 3; it must be 1, 2, 4 or 8");
 	options.shape = (struct gpool_kv_shape){2, 0, 16, 2, 16};
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "2 layers, 0 heads of 16 elements of 2 bytes");
 	options.shape.kv_heads = 2;
 	options.pool_blocks = 4;
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "pool_blocks needs GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "pool_blocks requires GPOOL_KV_PREFIXES");
 	options.pool_blocks = 0;
 	options.max_sequences = 1 << 20;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; the maximum is 65536");
@@ -441,26 +443,26 @@ static void test_sequences(void **state)
 	first = make_sequence(kv, 20);
 	SAYS(gpool_kv_append(kv, first, 0, NULL), -EINVAL, "tokens is 0");
 	SAYS(gpool_kv_append(kv, first, 100, NULL), -EFBIG,
-		"7 blocks needed; a sequence has at most 4 (max_sequence_tokens)");
-	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not the number of a sequence of this cache");
+		"7 blocks needed; a sequence can have at most 4 blocks (max_sequence_tokens)");
+	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not a sequence of this cache");
 	SAYS(gpool_kv_free(kv, ended), -ESTALE, "has ended");
 	SAYS(gpool_kv_table(kv, ended, &table, &blocks), -ESTALE, "has ended");
 	SAYS(gpool_kv_sequence_info(kv, ended, &info), -ESTALE, "has ended");
 	SAYS(gpool_kv_prefetch(kv, ended), -ESTALE, "has ended");
 	request.flags = 64;
 	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL,
-		"flags are 0x40 and reserved is 0; known are GPOOL_KV_CONTINUES and 0");
+		"flags are 0x40 and reserved is 0; the only known flag is GPOOL_KV_CONTINUES");
 	request.flags = 0;
 	request.tokens = 500;
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG, "32 blocks needed; a sequence has at most 4");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG,
+		"32 blocks needed; a sequence can have at most 4 blocks");
 	request.tokens = 1;
 	assert_int_equal(gpool_kv_fork(kv, first, &number), 0);
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS,
-		"all 2 sequences of the cache are in use (max_sequences)");
-	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "all 2 sequences of the cache are in use");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS, "the cache has 2 sequences, the limit (max_sequences)");
+	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "the cache has 2 sequences, the limit");
 	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache is preempted");
 	SAYS(gpool_kv_resume(kv, first), -EALREADY, "is running");
-	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not the number of a sequence of this cache");
+	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
 	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
@@ -487,16 +489,16 @@ static void test_blocks_of_caches(void **state)
 	assert_int_equal(gpool_kv_table(kv, another, &table, &blocks), 0);
 	SAYS(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL, "block is -1; the cache has ");
 	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO,
-		"the given shape differs from the cache's: 2 layers, 2 heads of 16 elements of 2 bytes, blocks of 16 "
+		"the shape differs from that of the cache: 2 layers, 2 heads of 16 elements of 2 bytes, blocks of 16 "
 		"tokens");
-	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
-	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
+	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "does not belong to sequence ");
+	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0, from block 1 to 1: ");
 	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
-		"the cache has no host memory: call gpool_kv_host_reserve()");
-	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; known are ");
-	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; at least ");
+		"the cache has no host memory; call gpool_kv_host_reserve()");
+	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; the known flags are ");
+	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; it must be at least ");
 	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not the number of a sequence");
+	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not a sequence");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -518,7 +520,8 @@ static void test_prefixes(void **state)
 	prefix.count = 64;
 	SAYS(gpool_kv_prefix_allocate(kv, &request, &prefix, &other, &tokens), -EINVAL, "ids is NULL; ");
 	prefix.ids = ids;
-	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL, "count is 64 ids; the sequence has 20 tokens");
+	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL,
+		"count is 64; it must not exceed 20, the tokens of the sequence");
 	prefix.count = 16;
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 1);
 	prefix.salt[0] = 1;
@@ -537,20 +540,19 @@ static void test_groups_of_caches(void **state)
 	uint64_t sequence, child;
 
 	(void)state;
-	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group has 1 to ");
+	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group must have 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
 	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,
-		"range_tokens is 640; a sequence of cache 0 has at most 64 tokens");
+		"range_tokens is 640; a sequence of cache 0 can have at most 64 tokens");
 	SAYS(gpool_kv_group_create(twice, 2, 32, &group), -EINVAL, "caches 0 and 1 are the same");
 	assert_int_equal(gpool_kv_group_create(caches, 2, 32, &group), 0);
 	request.tokens = 10;
 	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
 	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
-	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL,
-		"0x3 is not the number of a sequence of this group");
-	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not the number");
-	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not the number");
-	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not the number");
+	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_span(group, sequence, 2, &span), -EINVAL, "member is 2; the group has 2 caches");
 	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_group_oom_info(group, NULL, &need), -EINVAL, "size is 1 bytes");
@@ -746,7 +748,7 @@ static void test_sleeping(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_range_reserve(sleeper, 4, NULL, &range), 0);
-	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; none are known");
+	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; they must be 0");
 	SAYS(gpool_wake(sleeper, -2), -EINVAL, "timeout_ms is -2");
 	assert_int_equal(gpool_sleep(sleeper, 0), 0);
 	SAYS(gpool_range_commit(range, 0, 1, 0), -EHOSTDOWN, "the session is asleep; call gpool_wake()");

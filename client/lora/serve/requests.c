@@ -73,7 +73,7 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 	if (read->max_bypass_ms)
 		options->max_bypass_us = read->max_bypass_ms * UINT64_C(1000);
 	if (read->flags)
-		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
+		return fail(-EINVAL, "flags are 0x%x; they must be 0", read->flags);
 	if (read->requests > REQUESTS_MAX)
 		return fail(-EINVAL, "requests is %u; the maximum is %d", read->requests, REQUESTS_MAX);
 	if (options->batch_requests > LORA_BATCH_REQUESTS_MAX)
