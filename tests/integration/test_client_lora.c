@@ -325,7 +325,7 @@ static void test_more_than_fit(void **state)
 	assert_int_equal(error, -ENOSPC);
 	assert_true(held >= PAGES / (pages + 1) - 1 && held < count);
 	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
-	assert_non_null(strstr(why, "pool: it needs"));
+	assert_non_null(strstr(why, "pool: the adapter needs"));
 	assert_non_null(strstr(why, "release adapters"));
 	for (uint32_t i = 0; i < held; i++)
 		assert_int_equal(wrong_in(lora, ids[i], i), 0);

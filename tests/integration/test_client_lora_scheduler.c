@@ -243,7 +243,7 @@ static void test_no_room(void **state)
 	base = added(GPOOL_LORA_NONE);
 	assert_int_equal(formed(0), 1);
 	assert_int_equal(schedule.starts[0], base);
-	AWAIT(!gpool_lora_last_error(one.lora, one.ids[0], why) && strstr(why, "pool: it needs"));
+	AWAIT(!gpool_lora_last_error(one.lora, one.ids[0], why) && strstr(why, "pool: the adapter needs"));
 	assert_int_equal(formed(30), 0);
 	assert_int_equal(schedule.failed_count, 0);
 	assert_int_equal(gpool_free(other.pool, &block), 0);

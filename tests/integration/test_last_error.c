@@ -590,7 +590,7 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; the maximum is ");
 	options.load_threads = 0;
 	options.flags = GPOOL_LORA_INT8;
-	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 requires cache_dir or warm");
 	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
@@ -628,29 +628,29 @@ static void test_batches(void **state)
 
 	(void)state;
 	options.stream = work_stream;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "tokens_max is 0; 1 to 1048576");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "tokens_max is 0; it must be 1 to 1048576");
 	options.tokens_max = 8;
 	options.rank_max = 500;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "rank_max is 500; 0 to 128");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "rank_max is 500; it must be 0 to 128");
 	options.rank_max = 0;
 	options.element = GPOOL_LORA_F16;
 	options.target_count = 2;
 	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "targets is NULL");
 	options.targets = twice;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, and layers is 0");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, but layers is 0");
 	options.layers = 2;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "duplicate target 'a.*.q'");
 	options.target_count = 1;
 	assert_int_equal(gpool_lora_batch_create(lora, &options, &batch), 0);
-	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT,
-		"token 0 has adapter 77: no adapter has this number");
-	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
+	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT, "token 0: no adapter 77 is registered");
+	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL,
+		"there are 9 tokens; the batch can have at most 8 (tokens_max)");
 	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL,
 		"target is 1; the batch has 1 targets");
 	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
 		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
-	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers use these adapters");
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
@@ -678,7 +678,7 @@ static void test_schedulers(void **state)
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
-		"all requests of the scheduler are taken (requests)");
+		"the scheduler has the maximum number of requests (requests)");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");

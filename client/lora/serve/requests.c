@@ -364,7 +364,7 @@ int gpool_lora_scheduler_add(
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
 	if (result == -ENOSPC)
-		fail(result, "all requests of the scheduler are taken (requests)");
+		fail(result, "the scheduler has the maximum number of requests (requests)");
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)
