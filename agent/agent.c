@@ -87,7 +87,7 @@ static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts
 	agent->front_restarts = restarts;
 	error = agent_watch(agent, &agent->front, EPOLLIN);
 	if (error) {
-		log_error("cannot watch front channel: %s; restarting front", strerror(-error));
+		log_error("cannot watch the channel of the front: %s; restarting the front", strerror(-error));
 		close(fd);
 		agent->front.fd = -1;
 		return;
@@ -117,7 +117,7 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		 * The lost message may have contained the channel of a front. That front sees its channel close and
 		 * exits, and the keeper sends the channel of a new one.
 		 */
-		log_warning("cannot receive a message of the keeper: %s", strerror(-length));
+		log_warning("cannot receive a message from the keeper: %s", strerror(-length));
 		return;
 	}
 	if (length == sizeof(message) && message.what == KEEP_FRONT && fd_count == 1)
@@ -281,7 +281,7 @@ static void listener_ready(struct event_source *source, uint32_t events)
 		connection = connection_new(agent, fd);
 		if (!connection) {
 			if (clock_ms() - agent->refused_ms > 1000)
-				log_warning("connections are refused: %u connections have sent no message yet",
+				log_warning("connections are refused: %u connections have not sent a message yet",
 					agent->connection_count);
 			agent->refused_ms = clock_ms();
 			close(fd);
@@ -390,7 +390,7 @@ static int config_read(struct agent *agent)
 	if (error) {
 		log_error("%s", mistake.text);
 	} else if (!config_fits(&agent->config, agent->start)) {
-		log_error("the configuration has other pools than gpoold was started with; restart gpoold");
+		log_error("the configured pools differ from those with which gpoold was started; restart gpoold");
 		error = -EINVAL;
 	}
 	return error;
@@ -467,7 +467,7 @@ int agent_run(const struct module_start *start)
 	agent_tell_keeper(agent, &(struct keep_message){.what = KEEP_READY}, NULL, 0);
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		recover_resume(agent->pools[i]);
-	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
+	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent started, incarnation %llu",
 		(unsigned long long)agent->incarnation);
 	agent_loop(agent);
 	log_debug("agent stops");

@@ -17,23 +17,24 @@
 static const char usage[] =
 	"usage: gpoold [options]\n"
 	"\n"
-	"Owns the GPU memory of this machine and lends it in pages to the processes that share it.\n"
+	"Own the GPU memory of this machine, and lend it in pages to the processes that share it.\n"
 	"\n"
-	"  -c, --config FILE       configuration (default " DEFAULT_FILE "; see gpoold.conf(5))\n"
-	"  -d, --dir DIR           runtime directory, as runtime_dir\n"
-	"  -p, --pool KEY=VALUE,.. a pool, as in name=gpu0,backend=host,size=2GiB,page_size=2MB; may be repeated;\n"
-	"                          the default file is not read then\n"
-	"  -s, --set KEY=VALUE     any setting, as in eviction.start=85; may be repeated\n"
-	"      --module FILE       code of the other processes (default: gpoold-agent.so beside this program, else as "
-	"installed)\n"
+	"  -c, --config FILE       read the configuration from FILE (default " DEFAULT_FILE ")\n"
+	"  -d, --dir DIR           create the sockets in DIR; overrides runtime_dir\n"
+	"  -p, --pool KEY=VALUE,.. add a pool, such as name=gpu0,backend=host,size=2GiB; may be repeated;\n"
+	"                          the default configuration file is then not read\n"
+	"  -s, --set KEY=VALUE     set a key, such as eviction.start=85; may be repeated\n"
+	"      --module FILE       load the code of the agent, the front and the movers from FILE (default:\n"
+	"                          gpoold-agent.so beside this program or, if it does not exist, the installed one)\n"
 	"      --check-config      check the configuration and exit\n"
-	"      --print-config      print every setting with its meaning, range and default, and exit\n"
-	"  -f, --foreground        stay in the foreground (always so; accepted for habit's sake)\n"
-	"  -h, --help              this text\n"
-	"      --version           version\n"
+	"      --print-config      print each key with its meaning, range and default, and exit\n"
+	"  -f, --foreground        run in the foreground, as gpoold always does\n"
+	"  -h, --help              print this help and exit\n"
+	"      --version           print the version and exit\n"
 	"\n"
-	"SIGTERM stops it in order and leaves nothing behind; SIGHUP reloads the configuration.\n"
-	"Exit status: 0 stopped on purpose, 1 could not start, 2 wrong use or configuration.\n";
+	"gpoold.conf(5) describes the keys. SIGHUP reloads the configuration. SIGTERM ends all sessions, frees the\n"
+	"memory (unless keep_over_restart is set) and removes the sockets.\n"
+	"Exit status: 0 stopped by a signal, 1 the start failed, 2 invalid options or configuration.\n";
 
 enum { OPTION_CHECK = 256, OPTION_PRINT, OPTION_VERSION, OPTION_MODULE };
 
@@ -61,9 +62,9 @@ static int printed(void)
 	return 1;
 }
 
-static int wrong_use(const char *text)
+static int too_many(const char *option, int limit)
 {
-	fprintf(stderr, "gpoold: %s; see gpoold --help\n", text);
+	fprintf(stderr, "gpoold: too many options %s; the limit is %d\n", option, limit);
 	return 2;
 }
 
@@ -83,12 +84,12 @@ int main(int argc, char **argv)
 		case 'd': recipe.directory = optarg; break;
 		case 'p':
 			if (recipe.pool_count == CONFIG_POOLS_MAX)
-				return wrong_use("too many pools");
+				return too_many("--pool", CONFIG_POOLS_MAX);
 			recipe.pools[recipe.pool_count++] = optarg;
 			break;
 		case 's':
 			if (recipe.set_count == RECIPE_ITEMS_MAX)
-				return wrong_use("too many settings");
+				return too_many("--set", RECIPE_ITEMS_MAX);
 			recipe.sets[recipe.set_count++] = optarg;
 			break;
 		case 'f': break;
@@ -100,8 +101,10 @@ int main(int argc, char **argv)
 		default: return 2;
 		}
 	}
-	if (optind < argc)
-		return wrong_use("it takes options only");
+	if (optind < argc) {
+		fprintf(stderr, "gpoold: unexpected argument '%s'; see gpoold --help\n", argv[optind]);
+		return 2;
+	}
 	if (print) {
 		config_defaults(&config);
 		code = config_print(&config, CONFIG_PRINT_EXAMPLE, STDOUT_FILENO);

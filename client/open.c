@@ -68,7 +68,7 @@ static_assert((int)MSG_LARGEST_attach_request <= (int)MSG_LARGEST_attach_reply, 
 static int name_copy(char to[64], const char *from, const char *what)
 {
 	if (from && strlen(from) >= 64)
-		return fail(-EINVAL, "the %s's name has %zu bytes; at most 63", what, strlen(from));
+		return fail(-EINVAL, "the name of the %s has %zu bytes; the maximum is 63", what, strlen(from));
 	msg_text_copy(to, 64, from ? from : "");
 	return 0;
 }
@@ -78,12 +78,12 @@ static int options_refuse(const struct gpool_options *read)
 	const uint32_t known = GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN;
 
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->flags == known)
-		return fail(-EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN are given; choose one");
+		return fail(-EINVAL, "flags contain both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN; use one of them");
 	if (read->timeout_ms < -1)
 		return fail_timeout(read->timeout_ms);
-	return fail(-EINVAL, "magazine is %u; the largest is %d", read->magazine, MAGAZINE_MAX);
+	return fail(-EINVAL, "magazine is %u; the maximum is %d", read->magazine, MAGAZINE_MAX);
 }
 
 static int options_check(struct attaching *a, const struct gpool_options *options)
@@ -149,7 +149,7 @@ static int attach_socket(struct attaching *a)
 		directory = DIRECTORY_DEFAULT;
 	length = snprintf(path, sizeof(path), "%s/attach", directory);
 	if (length < 0 || (size_t)length >= sizeof(path))
-		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory),
+		return fail(-EINVAL, "the path of the directory has %zu bytes; the maximum is %zu", strlen(directory),
 			sizeof(path) - sizeof("/attach"));
 	length = connect_await(path, a->options.timeout_ms);
 	if (length < 0) {
@@ -213,8 +213,8 @@ static int attach_ask(struct attaching *a, int fds[3])
 	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
 		error = -EPROTO;
 	else if (a->reply.error) {
-		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused to attach '%s': %s", a->name, a->reply.text);
-		error = fail(refusal(a->reply.error), "the agent refused to attach '%s': %s", a->name, a->reply.text);
+		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused the session '%s': %s", a->name, a->reply.text);
+		error = fail(refusal(a->reply.error), "the agent refused the session '%s': %s", a->name, a->reply.text);
 	} else if (fd_count != 3)
 		error = -EPROTO;
 	if (error)

@@ -129,7 +129,7 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 	int count, index, rc;
 
 	if (!ops || !text)
-		return gpu_fail(-EINVAL, "cannot find a device without a back end and a name");
+		return gpu_fail(-EINVAL, "cannot find a device: the back end or the name is missing");
 	count = ops->device_count();
 	if (count < 0)
 		return count;
@@ -143,7 +143,7 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 		if (strcasecmp(info.uuid, text) == 0)
 			return i;
 	}
-	return gpu_fail(-ENODEV, "no device '%s' among the %d of back end '%s'", text, count, ops->name);
+	return gpu_fail(-ENODEV, "no device '%s': back end '%s' has %d devices", text, ops->name, count);
 }
 
 /* open_begin() - count a call of gpu_open(). Return: 0, or the injected fault. */
@@ -179,7 +179,7 @@ int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **
 	if (rc < 0)
 		return rc;
 	if (!ops || !gpu || index < 0 || (flags & ~(uint32_t)(GPU_OPEN_OWNER | GPU_OPEN_SEPARATE)))
-		return gpu_fail(-EINVAL, "cannot open device %d: bad argument", index);
+		return gpu_fail(-EINVAL, "cannot open device %d: invalid argument", index);
 	rc = ops->open(index, flags, &opened);
 	if (rc < 0)
 		return rc;
@@ -210,13 +210,13 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 	int error;
 
 	if (!gpu)
-		return gpu_fail(-EINVAL, "%s: no device", call_names[call]);
+		return gpu_fail(-EINVAL, "%s: no device is open", call_names[call]);
 	number = atomic_fetch_add_explicit(&gpu->calls[call], 1, memory_order_relaxed) + 1;
 	if ((gpu->flags & GPU_OPEN_OWNER) && !owner_may[call])
-		return gpu_fail(-EPERM, "%s: device %d was opened for an owner, without a context", call_names[call],
-			gpu->index);
+		return gpu_fail(-EPERM, "%s: device %d was opened by the owner of its memory, without a context",
+			call_names[call], gpu->index);
 	if (!sound)
-		return gpu_fail(-EINVAL, "%s: bad argument", call_names[call]);
+		return gpu_fail(-EINVAL, "%s: invalid argument", call_names[call]);
 	if (atomic_load_explicit(&gpu->fault_at[call], memory_order_relaxed) != number)
 		return 0;
 	error = atomic_load_explicit(&gpu->fault_error[call], memory_order_relaxed);

@@ -119,7 +119,7 @@ static int cuda_device_info(int index, struct gpu_device_info *info)
 static int device_check(const struct cuda_driver *driver, CUdevice device)
 {
 	if (!device_has(driver, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-		return gpu_fail(-EOPNOTSUPP, "device %d has no virtual memory management", (int)device);
+		return gpu_fail(-EOPNOTSUPP, "device %d does not support virtual memory management", (int)device);
 	if (!device_has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
 		return gpu_fail(-EOPNOTSUPP, "device %d cannot export memory as file descriptors", (int)device);
 	return 0;

@@ -108,8 +108,8 @@ static void driver_load_once(void)
 	missing = symbols_find(library);
 	if (missing) {
 		loaded.error = -EOPNOTSUPP;
-		snprintf(loaded.error_text, sizeof(loaded.error_text), "the CUDA driver is too old: it has no %s",
-			missing);
+		snprintf(loaded.error_text, sizeof(loaded.error_text),
+			"the CUDA driver is too old: it does not have the function %s", missing);
 		dlclose(library);
 		return;
 	}
@@ -129,7 +129,7 @@ int cuda_driver_load(const struct cuda_driver **driver)
 		return gpu_fail(loaded.error, "%s", loaded.error_text);
 	if (loaded.pid != getpid())
 		return gpu_fail(-ENODEV,
-			"the CUDA driver was started by process %d and cannot be used after its fork()",
+			"the CUDA driver was initialized by process %d and cannot be used in a forked child",
 			(int)loaded.pid);
 	*driver = &loaded.calls;
 	return 0;

@@ -86,7 +86,7 @@ static int memory_find(
 		}
 	}
 	pthread_mutex_unlock(&cuda->lock);
-	return rc == 0 ? 0 : gpu_fail(rc, "there is no handle 0x%llx", (ull)ours);
+	return rc == 0 ? 0 : gpu_fail(rc, "handle 0x%llx does not exist", (ull)ours);
 }
 
 void cuda_memory_fini(struct gpu_cuda *cuda)
@@ -137,7 +137,7 @@ static int handle_give(struct gpu_cuda *cuda, CUmemGenericAllocationHandle given
 
 	if (!ours) {
 		cuda->driver->cuMemRelease(given);
-		return gpu_fail(-ENOMEM, "no memory for the handle of %llu bytes", (ull)bytes);
+		return gpu_fail(-ENOMEM, "out of memory for the handle of %llu bytes", (ull)bytes);
 	}
 	*handle = ours;
 	return 0;
@@ -211,7 +211,8 @@ int cuda_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle
 	int rc;
 
 	if (from->offset)
-		return gpu_fail(-EINVAL, "cannot import at offset %llu: a descriptor of the driver carries one handle",
+		return gpu_fail(-EINVAL,
+			"cannot import at offset %llu: a descriptor of the driver contains one handle, at offset 0",
 			(ull)from->offset);
 	rc = cuda_context_push(cuda);
 	if (rc < 0)

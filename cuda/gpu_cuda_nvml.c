@@ -67,13 +67,13 @@ int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *tota
 
 	pthread_once(&nvml.once, nvml_load_once);
 	if (nvml.error)
-		return gpu_fail(
-			nvml.error, "cannot ask for the memory of '%s' without a context: no libnvidia-ml.so.1", uuid);
+		return gpu_fail(nvml.error,
+			"cannot query the memory of '%s' without a context: libnvidia-ml.so.1 was not found", uuid);
 	result = device_find(uuid, &device);
 	if (result == 0)
 		result = nvml.memory_info(device, &memory);
 	if (result != 0)
-		return gpu_fail(-EIO, "cannot ask for the memory of '%s': %s", uuid, nvml.error_string(result));
+		return gpu_fail(-EIO, "cannot query the memory of '%s': %s", uuid, nvml.error_string(result));
 	*free_bytes = memory.free;
 	*total_bytes = memory.total;
 	return 0;

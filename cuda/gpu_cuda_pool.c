@@ -44,7 +44,7 @@ static int pool_get(struct gpu_cuda *cuda, CUmemoryPool *pool)
 	int rc;
 
 	if (!(cuda->capabilities & GPU_CAP_POOL))
-		return gpu_fail(-EOPNOTSUPP, "this device, or its driver, has no stream-ordered pool");
+		return gpu_fail(-EOPNOTSUPP, "this device or its driver does not support stream-ordered memory pools");
 	pthread_mutex_lock(&cuda->lock);
 	*pool = cuda->pool;
 	pthread_mutex_unlock(&cuda->lock);
@@ -103,7 +103,7 @@ int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
 	int rc;
 
 	if (!(cuda->capabilities & GPU_CAP_POOL))
-		return gpu_fail(-EOPNOTSUPP, "this device, or its driver, has no stream-ordered pool");
+		return gpu_fail(-EOPNOTSUPP, "this device or its driver does not support stream-ordered memory pools");
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;

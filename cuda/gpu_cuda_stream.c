@@ -192,7 +192,7 @@ int cuda_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	int rc;
 
 	if (!(cuda->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "device %d has no events between processes", (int)cuda->device);
+		return gpu_fail(-EOPNOTSUPP, "device %d does not support events between processes", (int)cuda->device);
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
@@ -213,7 +213,7 @@ int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 	int rc;
 
 	if (!(cuda->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "device %d has no events between processes", (int)cuda->device);
+		return gpu_fail(-EOPNOTSUPP, "device %d does not support events between processes", (int)cuda->device);
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
@@ -332,7 +332,8 @@ static int word_device(struct gpu_cuda *cuda, const uint64_t *word, CUdeviceptr 
 	int rc = -EINVAL;
 
 	if (!(cuda->capabilities & GPU_CAP_TIMELINE))
-		return gpu_fail(-EOPNOTSUPP, "device %d has no 64-bit writes and waits in streams", (int)cuda->device);
+		return gpu_fail(-EOPNOTSUPP, "device %d does not support 64-bit writes and waits in streams",
+			(int)cuda->device);
 	pthread_mutex_lock(&cuda->lock);
 	for (registration = cuda->registrations; registration; registration = registration->next) {
 		if (va >= registration->va && va - registration->va <= registration->bytes - sizeof(*word)) {

@@ -62,7 +62,7 @@ static int setting_bytes(const char *name, uint64_t otherwise, uint64_t *bytes)
 	number = strtoull(text, &end, 10);
 	shift = suffix_shift(end);
 	if (*text < '0' || *text > '9' || errno || shift < 0 || number > (UINT64_MAX >> shift))
-		return gpu_fail(-EINVAL, "%s is '%s', which is not a size; write 64KiB, 2MiB or 16GiB", name, text);
+		return gpu_fail(-EINVAL, "%s is '%s', which is not a size such as 64KiB, 2MiB or 16GiB", name, text);
 	*bytes = (uint64_t)number << shift;
 	return 0;
 }
@@ -75,8 +75,8 @@ static int host_device_count(void)
 	if (rc < 0)
 		return rc;
 	if (count < 1 || count > HOST_DEVICES_MAX)
-		return gpu_fail(
-			-EINVAL, "GPOOL_HOST_DEVICES is %llu, not 1..%d", (unsigned long long)count, HOST_DEVICES_MAX);
+		return gpu_fail(-EINVAL, "GPOOL_HOST_DEVICES is %llu; it must be 1 to %d", (unsigned long long)count,
+			HOST_DEVICES_MAX);
 	return (int)count;
 }
 
@@ -105,8 +105,9 @@ static int device_capabilities(uint32_t *capabilities)
 			(strlen(words[i].name) != length || strncmp(words[i].name, text, length)))
 			i++;
 		if (i == sizeof(words) / sizeof(*words))
-			return gpu_fail(
-				-EINVAL, "GPOOL_HOST_LACKS has '%.*s'; it takes events and zeros", (int)length, text);
+			return gpu_fail(-EINVAL,
+				"GPOOL_HOST_LACKS contains '%.*s'; the permitted words are events and zeros",
+				(int)length, text);
 		has &= ~words[i].capability;
 		text += length + (text[length] == ',');
 	}
@@ -121,7 +122,7 @@ static int device_check(int index)
 	if (count < 0)
 		return count;
 	if (index < 0 || index >= count)
-		return gpu_fail(-ENODEV, "no host device %d; there are %d", index, count);
+		return gpu_fail(-ENODEV, "no host device %d; the number of host devices is %d", index, count);
 	return 0;
 }
 
@@ -151,7 +152,8 @@ static int granularity_setting(uint64_t page, uint64_t *granularity)
 	if (rc < 0)
 		return rc;
 	if (bytes < page || bytes > granularity_max || (bytes & (bytes - 1)))
-		return gpu_fail(-EINVAL, "GPOOL_HOST_GRANULARITY is %llu bytes, not a power of two from %llu to %llu",
+		return gpu_fail(-EINVAL,
+			"GPOOL_HOST_GRANULARITY is %llu bytes; it must be a power of two from %llu to %llu",
 			(unsigned long long)bytes, (unsigned long long)page, (unsigned long long)granularity_max);
 	*granularity = bytes;
 	return 0;
@@ -163,12 +165,12 @@ static int progress_init(struct gpu_host *host)
 	int error = pthread_condattr_init(&attributes);
 
 	if (error)
-		return gpu_fail(-error, "cannot make a condition variable: %s", strerror(error));
+		return gpu_fail(-error, "cannot create a condition variable: %s", strerror(error));
 	/* With CLOCK_MONOTONIC, a change of the system time does not affect waits. */
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	error = pthread_cond_init(&host->progress, &attributes);
 	pthread_condattr_destroy(&attributes);
-	return error ? gpu_fail(-error, "cannot make a condition variable: %s", strerror(error)) : 0;
+	return error ? gpu_fail(-error, "cannot create a condition variable: %s", strerror(error)) : 0;
 }
 
 static int host_open(int index, uint32_t flags, struct gpu **gpu)
@@ -261,7 +263,8 @@ void host_memory_discharge(struct gpu_host *host, uint64_t bytes)
 /* This back end does not wrap the allocator of a driver. */
 static int no_pool(void)
 {
-	return gpu_fail(-EOPNOTSUPP, "the host back end has no pool of a driver's own: that needs a GPU");
+	return gpu_fail(
+		-EOPNOTSUPP, "the back end host does not support stream-ordered memory pools, which require a GPU");
 }
 
 static int host_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va)

@@ -155,7 +155,7 @@ static int ring_create_shared(struct gpu_event *event)
 	if (rc < 0)
 		return rc;
 	if (getrandom(&event->ring->cookie, sizeof(event->ring->cookie), 0) != sizeof(event->ring->cookie))
-		return gpu_fail(-EIO, "cannot create an event: no random number: %s", strerror(errno));
+		return gpu_fail(-EIO, "cannot create an event: cannot get a random number: %s", strerror(errno));
 	return 0;
 }
 
@@ -212,7 +212,7 @@ void host_event_fini(struct gpu_host *host)
 static int event_check(const struct gpu_host *host, const struct gpu_event *event, const struct gpu_stream *stream)
 {
 	if (event->host != host || (stream && !host_stream_is_of(stream, host)))
-		return gpu_fail(-EINVAL, "the event or the stream is another device's");
+		return gpu_fail(-EINVAL, "the event or the stream belongs to another device");
 	if (exporter_is_gone(event))
 		return gpu_fail(-ENODEV, "the process that exported the event has ended");
 	return 0;
@@ -228,7 +228,7 @@ int host_event_number(struct gpu_event *event, uint64_t *number)
 		before = last + 1 > EVENT_SLOTS ? last + 1 - EVENT_SLOTS : 0;
 		if (atomic_load_explicit(&ring->finished[(last + 1) % EVENT_SLOTS], memory_order_acquire) != before)
 			return gpu_fail(
-				-EBUSY, "cannot record an event: its last %d records are not done", EVENT_SLOTS);
+				-EBUSY, "cannot record an event: its last %d records have not completed", EVENT_SLOTS);
 	} while (!atomic_compare_exchange_weak_explicit(
 		&ring->recorded, &last, last + 1, memory_order_acq_rel, memory_order_relaxed));
 	*number = last + 1;
@@ -267,9 +267,10 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	struct event_ipc exported = {.magic = event_ipc_magic, .pid = getpid(), .fd = event->fd};
 
 	if (!(host_of(gpu)->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "events between processes are disabled for this device");
+		return gpu_fail(-EOPNOTSUPP, "this device does not support events between processes");
 	if (event->host != host_of(gpu) || event->fd < 0)
-		return gpu_fail(-EINVAL, "cannot export an event that was not created interprocess on this device");
+		return gpu_fail(
+			-EINVAL, "cannot export an event that was not created for other processes on this device");
 	exported.cookie = event->ring->cookie;
 	memset(ipc, 0, GPU_IPC_BYTES);
 	memcpy(ipc, &exported, sizeof(exported));
@@ -341,7 +342,7 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 	if (rc < 0)
 		return rc;
 	if (event->ring->cookie != from->cookie || exporter_is_gone(event))
-		return gpu_fail(-ENODEV, "cannot import an event of process %d: it is gone", from->pid);
+		return gpu_fail(-ENODEV, "cannot import an event of process %d: the event no longer exists", from->pid);
 	return 0;
 }
 
@@ -354,9 +355,9 @@ int host_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 
 	memcpy(&from, ipc, sizeof(from));
 	if (!(host->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "events between processes are disabled for this device");
+		return gpu_fail(-EOPNOTSUPP, "this device does not support events between processes");
 	if (from.magic != event_ipc_magic || from.pid <= 0 || from.fd < 0 || from.zero)
-		return gpu_fail(-EINVAL, "cannot import an event: invalid bytes");
+		return gpu_fail(-EINVAL, "cannot import an event: invalid handle");
 	if (from.pid == getpid())
 		return gpu_fail(-EINVAL, "cannot import an event in the process that created it");
 	created = event_new(host);

@@ -247,7 +247,7 @@ static int slice_soil(const struct host_file *file, uint64_t offset, uint64_t by
 	void *slice = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
 
 	if (slice == MAP_FAILED)
-		return gpu_fail(-ENOMEM, "cannot map %llu fresh bytes: %s", (unsigned long long)bytes, strerror(errno));
+		return gpu_fail(-ENOMEM, "cannot map %llu new bytes: %s", (unsigned long long)bytes, strerror(errno));
 	memset(slice, FRESH_BYTE, bytes);
 	munmap(slice, bytes);
 	return 0;
@@ -271,7 +271,8 @@ static int create_locked(struct gpu_host *host, uint64_t bytes, uint64_t *handle
 		goto unref;
 	memory = memory_add(host, file, offset, bytes);
 	if (!memory) {
-		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: no memory for the handle", (unsigned long long)bytes);
+		rc = gpu_fail(
+			-ENOMEM, "cannot create %llu bytes: out of memory for the handle", (unsigned long long)bytes);
 		goto unref;
 	}
 	memory->owned = true;
@@ -312,7 +313,7 @@ void host_release(struct gpu *gpu, uint64_t handle)
 		memory->released = true;
 		host_memory_unref(host, memory);
 	} else {
-		gpu_fail(-EINVAL, "cannot release handle 0x%llx: there is none", (unsigned long long)handle);
+		gpu_fail(-EINVAL, "cannot release handle 0x%llx: it does not exist", (unsigned long long)handle);
 	}
 	pthread_mutex_unlock(&host->lock);
 }
@@ -347,7 +348,7 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	pthread_mutex_lock(&host->lock);
 	memory = host_memory_find(host, handle);
 	if (!memory)
-		rc = gpu_fail(-EINVAL, "cannot export handle 0x%llx: there is none", (unsigned long long)handle);
+		rc = gpu_fail(-EINVAL, "cannot export handle 0x%llx: it does not exist", (unsigned long long)handle);
 	else
 		rc = file_share(host, memory);
 	if (rc == 0) {
@@ -426,14 +427,14 @@ static int import_locked(struct gpu_host *host, const struct gpu_export *from, u
 	if (rc < 0)
 		return rc;
 	if (from->offset > size_bytes || from->length > size_bytes - from->offset) {
-		rc = gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: the file has %llu",
+		rc = gpu_fail(-EINVAL, "cannot import %llu bytes at offset %llu: the file has %llu bytes",
 			(unsigned long long)from->length, (unsigned long long)from->offset,
 			(unsigned long long)size_bytes);
 		goto unref;
 	}
 	memory = memory_add(host, file, from->offset, from->length);
 	if (!memory) {
-		rc = gpu_fail(-ENOMEM, "cannot import %llu bytes: no memory for the handle",
+		rc = gpu_fail(-ENOMEM, "cannot import %llu bytes: out of memory for the handle",
 			(unsigned long long)from->length);
 		goto unref;
 	}
@@ -452,7 +453,8 @@ int host_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle
 
 	if (from->offset % host->page || from->length % host->granularity)
 		return gpu_fail(-EINVAL,
-			"cannot import %llu bytes at %llu: not multiples of %llu and, the offset, of %llu",
+			"cannot import %llu bytes at offset %llu: the length must be a multiple of %llu, the offset of "
+			"%llu",
 			(unsigned long long)from->length, (unsigned long long)from->offset,
 			(unsigned long long)host->granularity, (unsigned long long)host->page);
 	pthread_mutex_lock(&host->lock);

@@ -190,7 +190,7 @@ int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	pthread_mutex_lock(&host->lock);
 	range = table_find(&host->ranges, va, bytes);
 	if (!range || range->va != va || range->bytes != bytes)
-		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: not a whole reservation",
+		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: not a complete reservation",
 			(unsigned long long)bytes, (unsigned long long)va);
 	else if (range->mapped)
 		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: %llu granules are mapped",
@@ -228,7 +228,7 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 	int rc;
 
 	if (!memory || memory->bytes != bytes)
-		return gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx: it has %llu",
+		return gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx, which has %llu bytes",
 			(unsigned long long)bytes, (unsigned long long)handle,
 			memory ? (unsigned long long)memory->bytes : 0ull);
 	granule = granules_find(host, va, bytes, &range, &count);
@@ -237,7 +237,7 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 			(unsigned long long)bytes, (unsigned long long)va);
 	for (uint64_t i = 0; i < count; i++)
 		if (granule[i].memory)
-			return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: something is mapped there",
+			return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: the range overlaps a mapping",
 				(unsigned long long)bytes, (unsigned long long)va);
 	if (mmap((void *)va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file->fd, (off_t)memory->offset) ==
 		MAP_FAILED) {
@@ -361,7 +361,7 @@ static int access_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, enu
 				"cannot set access of %llu bytes at 0x%llx: nothing is mapped at granule %llu",
 				(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)i);
 		if (granule[i].uses && access < granule[i].access)
-			return gpu_fail(-EBUSY, "cannot take access to 0x%llx away: %u queued operations use it",
+			return gpu_fail(-EBUSY, "cannot remove access to 0x%llx: %u queued operations use it",
 				(unsigned long long)(va + i * host->granularity), granule[i].uses);
 	}
 	if (mprotect((void *)va, bytes, access_protection(access)) < 0) {
@@ -395,7 +395,7 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 
 	/* Make the pages present, as page-locking does, and check that they exist and are writable. */
 	if (madvise(memory, bytes, MADV_POPULATE_WRITE) < 0)
-		return gpu_fail(-EINVAL, "cannot register %llu bytes at %p: not memory that can be written: %s",
+		return gpu_fail(-EINVAL, "cannot register %llu bytes at %p: the memory is not writable: %s",
 			(unsigned long long)bytes, memory, strerror(errno));
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)
@@ -405,7 +405,7 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 	registration->bytes = bytes;
 	pthread_mutex_lock(&host->lock);
 	if (table_overlaps(&host->registrations, va, bytes) || table_overlaps(&host->ranges, va, bytes))
-		rc = gpu_fail(-EINVAL, "cannot register %llu bytes at %p: registered already, or device memory",
+		rc = gpu_fail(-EINVAL, "cannot register %llu bytes at %p: already registered, or device memory",
 			(unsigned long long)bytes, memory);
 	else if (table_add(&host->registrations, registration) < 0)
 		rc = gpu_fail(

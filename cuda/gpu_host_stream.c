@@ -271,7 +271,8 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	if (rc < 0) {
 		free(created);
 		/* pthread_create(3) returns EAGAIN at the limit of threads; a retry would not succeed. */
-		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: no thread: %s", strerror(-rc));
+		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: cannot create a thread: %s",
+			strerror(-rc));
 	}
 	pthread_mutex_lock(&host->lock);
 	created->next = host->streams;
@@ -346,7 +347,7 @@ int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	int rc;
 
 	if (!host_stream_is_of(stream, host_of(gpu)))
-		return gpu_fail(-EINVAL, "cannot sync a stream of another device");
+		return gpu_fail(-EINVAL, "cannot synchronize with a stream of another device");
 	pthread_mutex_lock(&stream->lock);
 	target = stream->queued;
 	while (stream->finished < target)
@@ -365,7 +366,8 @@ static struct operation *operation_new(struct gpu *gpu, struct gpu_stream *strea
 	struct operation *operation;
 
 	if (gpu && !host_stream_is_of(stream, host_of(gpu))) {
-		*rc = gpu_fail(-EINVAL, "cannot queue a %s: the stream is another device's", operation_names[kind]);
+		*rc = gpu_fail(
+			-EINVAL, "cannot queue a %s: the stream belongs to another device", operation_names[kind]);
 		return NULL;
 	}
 	operation = calloc(1, sizeof(*operation));

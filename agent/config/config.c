@@ -52,10 +52,13 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 	snprintf(path, sizeof(path), "%.*s", equals - assignment > 63 ? 63 : (int)(equals - assignment), assignment);
 	key = config_key_find(&config_keys, path);
 	if (!key && (!strncmp(path, "pools", 5) || !strncmp(path, "tenants", 7)))
-		return config_fail(
-			error, -EINVAL, "--set %s: pools and tenants are set in the file; a pool also by --pool", path);
+		return config_fail(error, -EINVAL,
+			"--set %s: pools and tenants cannot be set with --set; define them in the configuration file, "
+			"or a pool with --pool",
+			path);
 	if (!key)
-		return config_fail(error, -EINVAL, "--set %s: unknown key", path);
+		return config_fail(
+			error, -EINVAL, "--set %s: unknown key; gpoold --print-config prints all keys", path);
 	if (config_value_parse(key, equals + 1, config, why, sizeof(why)))
 		return config_fail(error, -EINVAL, "--set %s: %s", path, why);
 	source = config_source_add(config, "--set");
@@ -70,7 +73,7 @@ static int pool_assign(struct config_pool *pool, char *assignment, struct config
 	const struct config_key *key;
 
 	if (!equals)
-		return config_fail(error, -EINVAL, "--pool: '%.80s': expected key=value", assignment);
+		return config_fail(error, -EINVAL, "--pool: '%.80s': expected KEY=VALUE", assignment);
 	*equals = '\0';
 	key = config_key_find(&config_pool_keys, assignment);
 	if (!key)
@@ -89,9 +92,9 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 	int source;
 
 	if (config->pool_count == CONFIG_POOLS_MAX)
-		return config_fail(error, -EINVAL, "--pool: more than %d pools", CONFIG_POOLS_MAX);
+		return config_fail(error, -EINVAL, "--pool: too many pools; the limit is %d", CONFIG_POOLS_MAX);
 	if (strlen(text) >= sizeof(copy))
-		return config_fail(error, -EINVAL, "--pool: more than %zu bytes", sizeof(copy) - 1);
+		return config_fail(error, -EINVAL, "--pool: the value is longer than %zu bytes", sizeof(copy) - 1);
 	if (strncmp(text, "name=", 5) && !strstr(text, ",name="))
 		return config_fail(
 			error, -EINVAL, "--pool: '%.80s' has no name; expected name=NAME,size=SIZE,...", text);
@@ -142,24 +145,24 @@ static int keys_check(const struct config *config, struct config_error *error)
 
 	if (config->eviction.stop_percent >= config->eviction.start_percent)
 		return config_fail(error, -EINVAL,
-			"%s: eviction.stop %" PRIu32 " must be below eviction.start %" PRIu32,
+			"%s: eviction.stop (%" PRIu32 ") must be below eviction.start (%" PRIu32 ")",
 			KEYS_ORIGIN(config, where, "eviction.stop", "eviction.start"), config->eviction.stop_percent,
 			config->eviction.start_percent);
 	if (sum < 0.999 || sum > 1.001)
 		return config_fail(error, -EINVAL,
-			"%s: eviction.recency + eviction.size + eviction.priority is %g and must be 1",
+			"%s: the sum of eviction.recency, eviction.size and eviction.priority is %g, but must be 1",
 			KEYS_ORIGIN(config, where, "eviction.recency", "eviction.size", "eviction.priority"), sum);
 	if (config->pressure.medium_percent >= config->pressure.high_percent ||
 		config->pressure.high_percent >= config->pressure.critical_percent)
 		return config_fail(error, -EINVAL,
-			"%s: pressure.medium %" PRIu32 ", pressure.high %" PRIu32 " and pressure.critical %" PRIu32
-			" must rise in this order",
+			"%s: pressure.medium (%" PRIu32 "), pressure.high (%" PRIu32 ") and pressure.critical (%" PRIu32
+			") must be in ascending order",
 			KEYS_ORIGIN(config, where, "pressure.medium", "pressure.high", "pressure.critical"),
 			config->pressure.medium_percent, config->pressure.high_percent,
 			config->pressure.critical_percent);
 	if (config->lease.batch_most < config->lease.batch_pages)
 		return config_fail(error, -EINVAL,
-			"%s: lease.batch_most %" PRIu32 " is below lease.batch_pages %" PRIu32,
+			"%s: lease.batch_most (%" PRIu32 ") must not be below lease.batch_pages (%" PRIu32 ")",
 			KEYS_ORIGIN(config, where, "lease.batch_most", "lease.batch_pages"), config->lease.batch_most,
 			config->lease.batch_pages);
 	return 0;
@@ -202,8 +205,8 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 		return -EINVAL;
 	if (pool->size.unit == CONFIG_AMOUNT_PERCENT && !device->memory_bytes) {
 		if (pool->reserved.unit == CONFIG_AMOUNT_PERCENT && pool->reserved.value == 100)
-			return config_fail(
-				error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);
+			return config_fail(error, -EINVAL,
+				"%s: pools.%s.reserved must be less than 100 percent of the pool", where, pool->name);
 		*measure = found;
 		return 0;
 	}
@@ -223,8 +226,9 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 		found.reserved = found.pages / 16;
 	if (found.reserved >= found.pages)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.reserved of %" PRIu32 " pages leaves nothing of %" PRIu32 " pages", where,
-			pool->name, found.reserved, found.pages);
+			"%s: pools.%s.reserved (%" PRIu32 " pages) must be less than the size of the pool (%" PRIu32
+			" pages)",
+			where, pool->name, found.reserved, found.pages);
 	*measure = found;
 	return 0;
 }
@@ -247,14 +251,14 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 	origin_text(config, pool->origin, where, sizeof(where));
 	for (uint32_t i = 0; i < index; i++)
 		if (!strcmp(config->pools[i].name, pool->name))
-			return config_fail(error, -EINVAL, "%s: there is a pool '%s' already, at %s", where, pool->name,
+			return config_fail(error, -EINVAL, "%s: pool '%s' is already defined at %s", where, pool->name,
 				origin_text(config, config->pools[i].origin, other, sizeof(other)));
 	if (pool->huge_pages && strcmp(pool->backend, "host"))
-		return config_fail(error, -EINVAL,
-			"%s: pools.%s.huge_pages is for the back end host; a GPU has its own pages", where, pool->name);
+		return config_fail(
+			error, -EINVAL, "%s: pools.%s.huge_pages requires the back end host", where, pool->name);
 	if (pool->huge_pages && pool->page_bytes % HUGE_PAGE)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.huge_pages needs a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where,
+			"%s: pools.%s.huge_pages requires a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where,
 			pool->name, pool->page_bytes);
 	return pool_measure(config, index, &measure, error);
 }
@@ -269,6 +273,17 @@ static bool minimum_within_limit(const struct config_tenant *tenant, uint64_t pa
 		return config_amount_pages(&tenant->minimum, page_bytes, pages) <=
 			config_amount_pages(&tenant->limit, page_bytes, pages);
 	return tenant->minimum.unit != tenant->limit.unit || tenant->minimum.value <= tenant->limit.value;
+}
+
+static int minimum_exceeds(const struct config *config, const struct config_tenant *tenant,
+	const struct config_pool *pool, struct config_error *error)
+{
+	char where[160], minimum[32], limit[32];
+
+	config_value_format(config_key_find(&config_tenant_keys, "minimum"), tenant, minimum, sizeof(minimum));
+	config_value_format(config_key_find(&config_tenant_keys, "limit"), tenant, limit, sizeof(limit));
+	return config_fail(error, -EINVAL, "%s: the minimum of tenant '%s', %s, exceeds its limit in pool '%s', %s",
+		origin_text(config, tenant->origin, where, sizeof(where)), tenant->name, minimum, pool->name, limit);
 }
 
 static int minima_check(const struct config *config, uint32_t index, struct config_error *error)
@@ -286,9 +301,7 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 		const struct config_tenant *tenant = &config->tenants[i];
 
 		if (!minimum_within_limit(tenant, pool->page_bytes, pages))
-			return config_fail(error, -EINVAL,
-				"%s: the minimum of tenant '%s' is above its limit in pool '%s'",
-				origin_text(config, tenant->origin, where, sizeof(where)), tenant->name, pool->name);
+			return minimum_exceeds(config, tenant, pool, error);
 		if (tenant->minimum.unit == CONFIG_AMOUNT_PERCENT)
 			percent += tenant->minimum.value;
 		sum += pages ? config_amount_pages(&tenant->minimum, pool->page_bytes, pages) : 0;
@@ -296,12 +309,12 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 	origin_text(config, config->tenants[0].origin, where, sizeof(where));
 	if (percent > 100)
 		return config_fail(error, -EINVAL,
-			"%s: the minima of all tenants are %" PRIu64 " percent of a pool, more than 100", where,
-			percent);
+			"%s: the sum of the minima of all tenants is %" PRIu64 " percent of a pool; the limit is 100",
+			where, percent);
 	if (sum > pages - reserved)
 		return config_fail(error, -EINVAL,
-			"%s: the minima of all tenants are %" PRIu64 " pages; pool '%s' has %" PRIu32
-			", of which %" PRIu32 " are reserved",
+			"%s: the sum of the minima of all tenants is %" PRIu64 " pages; pool '%s' has %" PRIu32
+			" pages, of which %" PRIu32 " are reserved",
 			where, sum, pool->name, pages, reserved);
 	return 0;
 }
@@ -332,19 +345,21 @@ static int tenant_pair_check(const struct config *config, const struct config_te
 	origin_text(config, b->origin, where, sizeof(where));
 	origin_text(config, a->origin, other, sizeof(other));
 	if (!strcmp(a->name, b->name))
-		return config_fail(error, -EINVAL, "%s: there is a tenant '%s' already, at %s", where, b->name, other);
+		return config_fail(error, -EINVAL, "%s: tenant '%s' is already defined at %s", where, b->name, other);
 	if (names_overlap(&a->users, &b->users, &id))
 		return config_fail(error, -EINVAL,
-			"%s: user %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'", where, id, b->name,
-			other, a->name);
+			"%s: user %" PRIu32
+			" is listed in tenant '%s' and, at %s, in tenant '%s'; list it in one tenant only",
+			where, id, b->name, other, a->name);
 	if (names_overlap(&a->groups, &b->groups, &id))
 		return config_fail(error, -EINVAL,
-			"%s: group %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'", where, id, b->name,
-			other, a->name);
+			"%s: group %" PRIu32
+			" is listed in tenant '%s' and, at %s, in tenant '%s'; list it in one tenant only",
+			where, id, b->name, other, a->name);
 	if (takes_everyone(a) && takes_everyone(b))
 		return config_fail(error, -EINVAL,
-			"%s: tenant '%s' and, at %s, tenant '%s' both have neither users nor groups; only one can take "
-			"everyone else",
+			"%s: tenant '%s' and, at %s, tenant '%s' have neither users nor groups; only one tenant may "
+			"omit both",
 			where, b->name, other, a->name);
 	return 0;
 }
@@ -377,7 +392,7 @@ int config_finish(struct config *config, struct config_error *error)
 		return rc;
 	if (config->pool_count == 0)
 		return config_fail(error, -EINVAL,
-			"no pool is configured; add one to pools in the configuration, or give --pool "
+			"no pool is configured; define one in the configuration file, or use --pool "
 			"name=gpu0,backend=cuda,device=0,size=90%%");
 	if (config->tenant_count == 0)
 		default_tenant_add(config);

@@ -108,8 +108,8 @@ static int word_check(const struct reading *in, const char *text, const char *c,
 	if (!number || number_fits(c, length))
 		return 0;
 	return config_fail(in->error, -EINVAL,
-		"%s:%u: %.*s does not fit into a whole number (at most %d); write a size as text with a unit, such as "
-		"\"16GiB\"",
+		"%s:%u: %.*s is out of range for an integer (at most %d); write a size as a string with a unit, such "
+		"as \"16GiB\"",
 		in->name, line_of(text, c), (int)(length > 40 ? 40 : length), c, INT_MAX);
 }
 
@@ -158,12 +158,12 @@ static const char *lexeme_check(const struct reading *in, const char *text, cons
 		next = strstr(c + 2, "*/");
 		if (next)
 			return next + 2;
-		complaint = "the comment that begins here has no end";
+		complaint = "unterminated comment";
 	} else if (*c == '"') {
 		next = string_skip(c, &zero);
-		complaint = !string_expected(n) ? "text in quotes is not expected here"
-			: zero                  ? "a string cannot hold \\x00"
-			: !next                 ? "the string that begins here has no end"
+		complaint = !string_expected(n) ? "unexpected string"
+			: zero                  ? "a string cannot contain \\x00"
+			: !next                 ? "unterminated string"
 						: NULL;
 		n->previous = '"';
 	} else if (word) {
@@ -187,8 +187,8 @@ static int text_check(const struct reading *in, const char *text)
 
 	if (c)
 		return config_fail(in->error, -EINVAL,
-			"%s:%u: @include is not supported; put the file into the folder with the name of the "
-			"configuration and .d",
+			"%s:%u: @include is not supported; put the file into the directory that has the name of the "
+			"configuration file followed by .d",
 			in->name, line_of(text, c));
 	for (c = text; *c;) {
 		c = lexeme_check(in, text, c, &nesting);
@@ -284,10 +284,10 @@ static const char *type_name(const config_setting_t *setting)
 	switch (config_setting_type(setting)) {
 	case CONFIG_TYPE_GROUP: return "a group";
 	case CONFIG_TYPE_INT:
-	case CONFIG_TYPE_INT64: return "a whole number";
-	case CONFIG_TYPE_FLOAT: return "a number with a point";
-	case CONFIG_TYPE_STRING: return "text in quotes";
-	case CONFIG_TYPE_BOOL: return "true or false";
+	case CONFIG_TYPE_INT64: return "an integer";
+	case CONFIG_TYPE_FLOAT: return "a floating-point number";
+	case CONFIG_TYPE_STRING: return "a string";
+	case CONFIG_TYPE_BOOL: return "a boolean";
 	default: return "a list";
 	}
 }
@@ -298,8 +298,8 @@ static int wrong_type(
 	char expected[200];
 
 	config_value_expected(key, expected, sizeof(expected));
-	return config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected %s", in->name, setting->line, label,
-		key->path, type_name(setting), expected);
+	return config_fail(in->error, -EINVAL, "%s:%u: %s%s%s is %s; expected %s", in->name, setting->line,
+		config_setting_name(setting) ? "" : "an element of ", label, key->path, type_name(setting), expected);
 }
 
 static int read_names(const struct reading *in, const config_setting_t *setting, const struct config_key *key,
@@ -392,7 +392,7 @@ static int read_group(const struct reading *in, const config_setting_t *group, c
 		} else if (!group_known(table, path)) {
 			rc = unknown_key(in, setting, table, prefix, label);
 		} else if (!config_setting_is_group(setting)) {
-			rc = config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected a group, %s = { ... };",
+			rc = config_fail(in->error, -EINVAL, "%s:%u: %s%s is %s; expected a group, %s = { ... };",
 				in->name, setting->line, label, path, type_name(setting), name);
 		} else {
 			rc = read_group(in, setting, table, path, base, label);
@@ -408,8 +408,8 @@ static int read_pool(const struct reading *in, const config_setting_t *setting, 
 	int rc;
 
 	if (config->pool_count == CONFIG_POOLS_MAX)
-		return config_fail(
-			in->error, -EINVAL, "%s:%u: more than %d pools", in->name, setting->line, CONFIG_POOLS_MAX);
+		return config_fail(in->error, -EINVAL, "%s:%u: too many pools; the limit is %d", in->name,
+			setting->line, CONFIG_POOLS_MAX);
 	memset(pool, 0, sizeof(*pool));
 	config_table_defaults(&config_pool_keys, pool);
 	pool->origin = origin_of(in, setting);
@@ -426,8 +426,8 @@ static int read_tenant(const struct reading *in, const config_setting_t *setting
 	int rc;
 
 	if (config->tenant_count == CONFIG_TENANTS_MAX)
-		return config_fail(
-			in->error, -EINVAL, "%s:%u: more than %d tenants", in->name, setting->line, CONFIG_TENANTS_MAX);
+		return config_fail(in->error, -EINVAL, "%s:%u: too many tenants; the limit is %d", in->name,
+			setting->line, CONFIG_TENANTS_MAX);
 	memset(tenant, 0, sizeof(*tenant));
 	config_table_defaults(&config_tenant_keys, tenant);
 	tenant->origin = origin_of(in, setting);
@@ -444,20 +444,20 @@ static int read_list(const struct reading *in, const config_setting_t *setting)
 	int rc = 0;
 
 	if (!config_setting_is_list(setting))
-		return config_fail(in->error, -EINVAL,
-			"%s:%u: %s is given %s; expected a list of groups, %s = ( { ... } );", in->name, setting->line,
-			what, type_name(setting), what);
+		return config_fail(in->error, -EINVAL, "%s:%u: %s is %s; expected a list of groups, %s = ( { ... } );",
+			in->name, setting->line, what, type_name(setting), what);
 	for (int i = 0; rc == 0 && i < config_setting_length(setting); i++) {
 		const config_setting_t *element = config_setting_get_elem(setting, (unsigned)i), *name;
 
 		if (!config_setting_is_group(element))
 			return config_fail(in->error, -EINVAL,
-				"%s:%u: %s holds %s; expected groups, { name = \"...\"; ... }", in->name, element->line,
-				what, type_name(element));
+				"%s:%u: an element of %s is %s; expected a group, { name = \"...\"; ... }", in->name,
+				element->line, what, type_name(element));
 		name = config_setting_get_member(element, "name");
 		if (!name)
-			return config_fail(in->error, -EINVAL, "%s:%u: one of %s has no name; expected name = \"...\";",
-				in->name, element->line, what);
+			return config_fail(in->error, -EINVAL,
+				"%s:%u: an element of %s has no name; add name = \"...\";", in->name, element->line,
+				what);
 		snprintf(label, sizeof(label), "%s.%.60s.", what,
 			config_setting_type(name) == CONFIG_TYPE_STRING ? config_setting_get_string(name) : "?");
 		rc = what[0] == 'p' ? read_pool(in, element, label) : read_tenant(in, element, label);
@@ -474,14 +474,15 @@ int config_load_text(
 	int rc;
 
 	if (memchr(text, '\0', text_bytes))
-		return config_fail(error, -EINVAL, "%s:%u: a zero byte; this is not a text file", name,
+		return config_fail(error, -EINVAL, "%s:%u: the file contains a zero byte; expected a text file", name,
 			line_of(text, memchr(text, '\0', text_bytes)));
 	in.source = config_source_add(config, name);
 	if (in.source < 0)
-		return config_fail(error, -EINVAL, "%s: more than %d files", name, CONFIG_SOURCES_MAX - 1);
+		return config_fail(error, -EINVAL, "%s: too many configuration files; the limit is %d", name,
+			CONFIG_SOURCES_MAX - 1);
 	copy = malloc(text_bytes + 2);
 	if (!copy)
-		return config_fail(error, -ENOMEM, "%s: no memory for %zu bytes", name, text_bytes);
+		return config_fail(error, -ENOMEM, "%s: out of memory", name);
 	memcpy(copy, text, text_bytes);
 	strcpy(copy + text_bytes, text_bytes && text[text_bytes - 1] == '\n' ? "" : "\n");
 
@@ -507,13 +508,14 @@ static int file_check(const char *path, int fd, off_t *size, struct config_error
 	struct stat status;
 
 	if (fstat(fd, &status))
-		return config_fail(error, -errno, "cannot stat configuration '%s': %s", path, strerror(errno));
+		return config_fail(error, -errno, "cannot stat configuration file '%s': %s", path, strerror(errno));
 	if (!S_ISREG(status.st_mode))
-		return config_fail(error, -EINVAL, "configuration '%s' is not a regular file", path);
+		return config_fail(error, -EINVAL, "configuration file '%s' is not a regular file", path);
 	if (status.st_mode & S_IWOTH)
-		return config_fail(error, -EACCES, "configuration '%s' may be written by everyone; chmod o-w it", path);
+		return config_fail(
+			error, -EACCES, "configuration file '%s' is writable by all users; run chmod o-w on it", path);
 	if (status.st_size > FILE_BYTES_MAX)
-		return config_fail(error, -EINVAL, "configuration '%s' has %lld bytes, more than %d", path,
+		return config_fail(error, -EINVAL, "configuration file '%s' has %lld bytes; the limit is %d", path,
 			(long long)status.st_size, FILE_BYTES_MAX);
 	*size = status.st_size;
 	return 0;
@@ -530,7 +532,7 @@ static int text_read(const char *path, int fd, char *text, size_t room, size_t *
 			used += (size_t)got;
 	} while (got > 0 || (got < 0 && errno == EINTR));
 	if (got < 0)
-		return config_fail(error, -errno, "cannot read configuration '%s': %s", path, strerror(errno));
+		return config_fail(error, -errno, "cannot read configuration file '%s': %s", path, strerror(errno));
 	*bytes = used; /* a file that grows meanwhile is cut, and refused as incomplete */
 	return 0;
 }
@@ -546,7 +548,7 @@ static int load_fd(const char *path, int fd, struct config *config, struct confi
 		return rc;
 	text = malloc((size_t)size + 1);
 	if (!text)
-		return config_fail(error, -ENOMEM, "no memory for configuration '%s'", path);
+		return config_fail(error, -ENOMEM, "configuration file '%s': out of memory", path);
 	rc = text_read(path, fd, text, (size_t)size, &bytes, error);
 	if (!rc)
 		rc = config_load_text(path, text, bytes, config, error);
@@ -560,7 +562,7 @@ static int load_file(int dir_fd, const char *name, const char *path, struct conf
 	int rc;
 
 	if (fd < 0)
-		return config_fail(error, -errno, "cannot open configuration '%s': %s", path, strerror(errno));
+		return config_fail(error, -errno, "cannot open configuration file '%s': %s", path, strerror(errno));
 	rc = load_fd(path, fd, config, error);
 	close(fd);
 	return rc;
@@ -589,12 +591,13 @@ static int conf_d_names(
 		if (!is_conf_name(entry->d_name))
 			continue;
 		if (*count == CONF_D_FILES_MAX)
-			return config_fail(
-				error, -EINVAL, "folder '%s' has more than %d files", folder, CONF_D_FILES_MAX);
+			return config_fail(error, -EINVAL,
+				"directory '%s': too many configuration files; the limit is %d", folder,
+				CONF_D_FILES_MAX);
 		snprintf(names[(*count)++], CONF_D_NAME_BYTES, "%s", entry->d_name);
 	}
 	if (errno)
-		return config_fail(error, -errno, "cannot read folder '%s': %s", folder, strerror(errno));
+		return config_fail(error, -errno, "cannot read directory '%s': %s", folder, strerror(errno));
 	qsort(names, *count, sizeof(names[0]), name_compare);
 	return 0;
 }
@@ -607,9 +610,10 @@ static int load_conf_d(const char *folder, DIR *dir, struct config *config, stru
 	int rc;
 
 	if (fstat(dirfd(dir), &status))
-		return config_fail(error, -errno, "cannot stat folder '%s': %s", folder, strerror(errno));
+		return config_fail(error, -errno, "cannot stat directory '%s': %s", folder, strerror(errno));
 	if (status.st_mode & S_IWOTH)
-		return config_fail(error, -EACCES, "folder '%s' may be written by everyone; chmod o-w it", folder);
+		return config_fail(
+			error, -EACCES, "directory '%s' is writable by all users; run chmod o-w on it", folder);
 	rc = conf_d_names(folder, dir, names, &count, error);
 	for (size_t i = 0; rc == 0 && i < count; i++) {
 		snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
@@ -632,7 +636,7 @@ static int load_all(const char *path, struct config *config, struct config_error
 	if (!dir && errno == ENOENT)
 		return 0;
 	if (!dir)
-		return config_fail(error, -errno, "cannot open folder '%s': %s", folder, strerror(errno));
+		return config_fail(error, -errno, "cannot open directory '%s': %s", folder, strerror(errno));
 	rc = load_conf_d(folder, dir, config, error);
 	closedir(dir);
 	return rc;
@@ -644,7 +648,7 @@ int config_load(const char *path, struct config *config, struct config_error *er
 	int rc;
 
 	if (!next)
-		return config_fail(error, -ENOMEM, "no memory for the configuration");
+		return config_fail(error, -ENOMEM, "out of memory");
 	config_defaults(next);
 	rc = load_all(path, next, error);
 	if (!rc)

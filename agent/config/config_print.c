@@ -94,10 +94,10 @@ static void print_value(FILE *out, const struct config_key *key, const char *tex
 
 static const char *reload_text(const struct config_key *key)
 {
-	return key->reload == CONFIG_RELOAD_APPLIES ? "applies at a reload" : "needs a restart";
+	return key->reload == CONFIG_RELOAD_APPLIES ? "takes effect at a reload" : "requires a restart";
 }
 
-/* Print the range of a key, such as "A whole number from 1 to 4000; needs a restart." */
+/* Print the range of a key, such as "An integer from 1 to 4000; requires a restart." */
 static void range_text(const struct config_key *key, char *text, size_t text_bytes)
 {
 	char expected[200];
@@ -299,11 +299,11 @@ static void print_all(struct printing *p)
 	for (logs = top; logs < config_keys.count && !strncmp(config_keys.keys[logs].path, "log.", 4);)
 		logs++;
 	if (p->form == CONFIG_PRINT_MAN)
-		fputs(".Ss Top of the file\n.Bl -tag -width Ds\n", p->out);
+		fputs(".Ss Top level\n.Bl -tag -width Ds\n", p->out);
 	else if (p->form == CONFIG_PRINT_EXAMPLE)
 		fputs("# gpoold.conf - configuration of gpoold, see gpoold.conf(5).\n"
 		      "#\n"
-		      "# A key after a '#' without a blank is shown with its default; remove the '#' to change "
+		      "# A key that directly follows a '#' is shown with its default; remove the '#' to change "
 		      "it.\n\n",
 			p->out);
 	print_globals(p, 0, top);

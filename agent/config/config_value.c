@@ -306,7 +306,7 @@ static int lookup_failed(const char *what, const char *text, int code, char *why
 {
 	/* errors that mean "not found", as listed in getpwnam(3) */
 	if (code == 0 || code == ENOENT || code == ESRCH || code == EBADF || code == EPERM)
-		snprintf(why, why_bytes, "there is no %s '%.64s'", what, text);
+		snprintf(why, why_bytes, "%s '%.64s' does not exist", what, text);
 	else
 		snprintf(why, why_bytes, "cannot look up %s '%.64s': %s", what, text, strerror(code));
 	return -EINVAL;
@@ -356,8 +356,8 @@ int config_names_add(
 		if (names->ids[i] == id)
 			return 0;
 	if (names->count == CONFIG_NAMES_MAX) {
-		snprintf(why, why_bytes, "more than %d %s", CONFIG_NAMES_MAX,
-			key->kind == CONFIG_KIND_USERS ? "users" : "groups");
+		snprintf(why, why_bytes, "too many %s; the limit is %d",
+			key->kind == CONFIG_KIND_USERS ? "users" : "groups", CONFIG_NAMES_MAX);
 		return -EINVAL;
 	}
 	names->ids[names->count++] = id;
@@ -374,7 +374,7 @@ static int names_parse(
 		size_t length = strcspn(text, ",");
 
 		if (length >= sizeof(one)) {
-			snprintf(why, why_bytes, "a name of %zu bytes is too long", length);
+			snprintf(why, why_bytes, "a name has %zu bytes; the limit is %zu", length, sizeof(one) - 1);
 			return -EINVAL;
 		}
 		memcpy(one, text, length);
@@ -418,7 +418,9 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	char low[32], high[32];
 
 	switch (key->kind) {
-	case CONFIG_KIND_STRING: snprintf(text, text_bytes, "text in quotes, 1 to %zu bytes", key->bytes - 1); break;
+	case CONFIG_KIND_STRING:
+		snprintf(text, text_bytes, "a string in quotes, 1 to %zu bytes", key->bytes - 1);
+		break;
 	case CONFIG_KIND_NAME:
 		snprintf(text, text_bytes, "a name in quotes, 1 to %zu letters, digits, '.', '_' and '-'",
 			key->bytes - 1);
@@ -439,7 +441,7 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 		break;
 	}
 	case CONFIG_KIND_INTEGER:
-		snprintf(text, text_bytes, "a whole number from %" PRId64 " to %" PRId64 "%s%s", key->min, key->max,
+		snprintf(text, text_bytes, "an integer from %" PRId64 " to %" PRId64 "%s%s", key->min, key->max,
 			*key->unit ? " " : "", key->unit);
 		break;
 	case CONFIG_KIND_FLOAT:
@@ -565,12 +567,12 @@ int config_value_parse(const struct config_key *key, const char *text, void *bas
 	case CONFIG_KIND_GROUPS: rc = names_parse(key, text, field, why, why_bytes); break;
 	}
 	if (rc == -ERANGE && key->kind == CONFIG_KIND_AMOUNT && !why[0]) {
-		snprintf(why, why_bytes, "'%.80s' is not allowed; a pool has at most %d pages", text, POOL_PAGES_MAX);
+		snprintf(why, why_bytes, "invalid value '%.80s'; a pool has at most %d pages", text, POOL_PAGES_MAX);
 		rc = -EINVAL;
 	}
 	if (rc && !why[0]) {
 		config_value_expected(key, expected, sizeof(expected));
-		snprintf(why, why_bytes, "'%.80s' is not allowed; expected %s", text, expected);
+		snprintf(why, why_bytes, "invalid value '%.80s'; expected %s", text, expected);
 	}
 	return rc;
 }

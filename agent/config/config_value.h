@@ -80,7 +80,7 @@ bool config_value_quoted(enum config_kind kind);
 /* config_value_is_list() - return true if a value of this kind is a list of strings. */
 bool config_value_is_list(enum config_kind kind);
 
-/* config_value_expected() - print the permitted values, such as "a whole number from 1 to 4000". */
+/* config_value_expected() - print the permitted values, such as "an integer from 1 to 4000". */
 void config_value_expected(const struct config_key *key, char *text, size_t text_bytes);
 
 /* config_value_format() - print the field of a key in `base`, in a form that config_value_parse() accepts. */

@@ -15,7 +15,8 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 		char assignment[CONFIG_PATH_BYTES + 16];
 
 		if (strlen(recipe->directory) >= CONFIG_PATH_BYTES) {
-			snprintf(error->text, sizeof(error->text), "--dir: longer than %d bytes; choose a shorter path",
+			snprintf(error->text, sizeof(error->text),
+				"--dir: the path is longer than %d bytes; choose a shorter path",
 				CONFIG_PATH_BYTES - 1);
 			return -EINVAL;
 		}

@@ -33,12 +33,13 @@ static int answer_evict(struct exchange *x)
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
 	if (!request.pages)
-		return exchange_fail(x, -EINVAL, "0 pages to evict; ask for at least 1");
+		return exchange_fail(x, -EINVAL, "cannot evict 0 pages; request at least 1");
 	if (request.session) {
 		evict.only = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 		if (!evict.only)
-			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
-				request.session, pool->segment.header->name);
+			return exchange_fail(x, -ENXIO,
+				"no session %u in pool '%s'; poolctl clients lists the sessions", request.session,
+				pool->segment.header->name);
 	}
 	evict.by_operator = true;
 	evict.usages = request.usages;
@@ -82,10 +83,11 @@ static int answer_limit(struct exchange *x)
 		struct session *session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 
 		if (!session)
-			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
-				request.session, pool->segment.header->name);
+			return exchange_fail(x, -ENXIO,
+				"no session %u in pool '%s'; poolctl clients lists the sessions", request.session,
+				pool->segment.header->name);
 		if (request.minimum_pages != UINT32_MAX)
-			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'",
+			return exchange_fail(x, -EINVAL, "a session has no minimum; set the minimum of its tenant '%s'",
 				session->tenant->config->name);
 		if (request.limit_pages != UINT32_MAX) {
 			session->limit = request.limit_pages;
@@ -96,19 +98,21 @@ static int answer_limit(struct exchange *x)
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
-		return exchange_fail(x, -ENXIO, "no tenant '%s' in pool '%s'; poolctl tenants lists them",
+		return exchange_fail(x, -ENXIO, "no tenant '%s' in pool '%s'; poolctl tenants lists the tenants",
 			request.tenant, pool->segment.header->name);
 	limit = request.limit_pages == UINT32_MAX ? tenant->limit : request.limit_pages;
 	minimum = request.minimum_pages == UINT32_MAX ? tenant->minimum : request.minimum_pages;
 	if (limit > pool->page_count)
-		return exchange_fail(x, -ERANGE, "limit %u pages: pool '%s' has %u", limit, pool->segment.header->name,
-			pool->page_count);
+		return exchange_fail(x, -ERANGE, "a limit of %u pages exceeds the size of pool '%s', %u pages", limit,
+			pool->segment.header->name, pool->page_count);
 	if (minimum > limit)
-		return exchange_fail(x, -ERANGE, "minimum %u pages is above the limit of %u", minimum, limit);
+		return exchange_fail(x, -ERANGE, "a minimum of %u pages exceeds the limit of %u pages", minimum, limit);
 	if (minima_of(pool, tenant) + minimum > pool->segment.header->reserved_first)
 		return exchange_fail(x, -ERANGE,
-			"minimum %u pages: the minima of all tenants would be %llu of %u pages", minimum,
-			(unsigned long long)(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first);
+			"a minimum of %u pages raises the sum of the minima of all tenants to %llu pages; the pool can "
+			"lease %u pages",
+			minimum, (unsigned long long)(minima_of(pool, tenant) + minimum),
+			pool->segment.header->reserved_first);
 	tenant->limit = limit;
 	tenant->minimum = minimum;
 	pool_limits_note(pool, tenant);
@@ -148,8 +152,8 @@ static int answer_drain(struct exchange *x)
 		return exchange_no_pool(x, request.pool);
 	name = pool->segment.header->name;
 	if (request.on > 1)
-		return exchange_fail(
-			x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
+		return exchange_fail(x, -EINVAL,
+			"drain %u: use 1 to take pool '%s' out of service, or 0 to put it back", request.on, name);
 	if (atomic_exchange_explicit(&pool->segment.header->draining, request.on, memory_order_relaxed) == request.on)
 		return exchange_done(x, workers_of(pool),
 			request.on ? "the pool was already out of service" : "the pool was already in service");
@@ -169,7 +173,7 @@ static void config_keep(struct agent *agent)
 	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){.kind = KEEP_CONFIG, .fd_count = 1, .fds = {fd}});
 
 	if (error)
-		log_warning("cannot keep the configuration: %s; a restarted agent will use the previous configuration",
+		log_warning("cannot store the configuration: %s; a restarted agent will use the previous configuration",
 			strerror(-error));
 	if (fd >= 0)
 		close(fd);
@@ -195,7 +199,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	if (!recipe_tenants_follow(&agent->config, next)) {
 		next->tenant_count = agent->config.tenant_count;
 		memcpy(next->tenants, agent->config.tenants, sizeof(next->tenants));
-		tenants = "tenants (removed, in another order, or of other trust domains)";
+		tenants = "tenants (removed, reordered, or moved to other trust domains)";
 	}
 	status = pools_minima_fit(agent, next, text, text_bytes);
 	if (status) {
@@ -207,7 +211,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	if (tenants)
 		snprintf(restart + strlen(restart), sizeof(restart) - strlen(restart), "%s%s", restart[0] ? ", " : "",
 			tenants);
-	snprintf(text, text_bytes, "changed: %s; needs a restart: %s", applies[0] ? applies : "nothing",
+	snprintf(text, text_bytes, "changed: %s; requires a restart: %s", applies[0] ? applies : "nothing",
 		restart[0] ? restart : "nothing");
 	recipe_apply(&agent->config, next);
 	free(next);
@@ -321,7 +325,7 @@ void control_recover(struct pool *pool)
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];
 
-		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted",
+		snprintf(text, sizeof(text), "%llu pages evicted before the agent was restarted",
 			(unsigned long long)pages);
 		x.reply_bytes = exchange_done(&x, pages, text);
 		exchange_keep(&x);
@@ -335,11 +339,11 @@ static int answer(struct exchange *x, unsigned type)
 	int length;
 
 	if (!verb)
-		return exchange_fail(x, -EOPNOTSUPP, "request %u is unknown to this agent", type);
+		return exchange_fail(x, -EOPNOTSUPP, "this agent does not support request %u", type);
 	/* Workers may send the requests of observers. Requests that change state need an admin. */
 	if (verb->kind == SESSION_ADMIN && x->session->kind != SESSION_ADMIN)
 		return exchange_fail(
-			x, -EPERM, "%s needs an admin session; see access.admins in gpoold.conf", msg_name(type));
+			x, -EPERM, "%s requires an admin session; see access.admins in gpoold.conf", msg_name(type));
 	length = verb->changes ? answer_repeated(x) : 0;
 	if (length)
 		return length;
@@ -347,7 +351,7 @@ static int answer(struct exchange *x, unsigned type)
 		verb_begin(x, type);
 	x->reply_bytes = verb->answer(x);
 	if (x->reply_bytes < 0)
-		x->reply_bytes = exchange_fail(x, x->reply_bytes, "cannot encode the answer to %s", msg_name(type));
+		x->reply_bytes = exchange_fail(x, x->reply_bytes, "cannot encode the reply to %s", msg_name(type));
 	if (verb->changes && x->reply_bytes > 0)
 		exchange_keep(x);
 	if (verb->changes)
@@ -373,7 +377,7 @@ void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 	/* The front has checked the token, but the front may be compromised. */
 	x.session = session_by_token(agent, envelope.token);
 	bytes = x.session ? answer(&x, envelope.type)
-			  : exchange_fail(&x, -EACCES, "the token belongs to no live session; attach again");
+			  : exchange_fail(&x, -EACCES, "the token does not belong to a live session; attach again");
 	if (bytes > 0)
 		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

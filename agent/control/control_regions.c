@@ -50,10 +50,10 @@ int answer_regions(struct exchange *x)
 		return exchange_no_pool(x, request.pool);
 	session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 	if (!session)
-		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
+		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists the sessions",
 			request.session, pool->segment.header->name);
 	if (!session->segment.regions)
-		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is not a worker: it has no regions",
+		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is not a worker and has no regions",
 			request.session, pool->segment.header->name);
 	for (int i = 0; i < TRIES && !stands; i++)
 		stands = part_fill(session, request.first, &reply);

@@ -76,9 +76,9 @@ int answer_role_remove(struct exchange *x)
 		return exchange_fail(x, error,
 			"role '%s' is held; its holder must release it or die before it can be removed", request.name);
 	if (error)
-		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists them", request.name,
-			pool->segment.header->name);
-	log_info("role '%s' of pool '%s' is removed, last token %llu", request.name, pool->segment.header->name,
+		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists the roles",
+			request.name, pool->segment.header->name);
+	log_info("role '%s' of pool '%s' removed; its last token was %llu", request.name, pool->segment.header->name,
 		(unsigned long long)token);
-	return exchange_done(x, token, "role removed; a new role of this name continues above its last token");
+	return exchange_done(x, token, "role removed; a new role with this name gets higher tokens");
 }

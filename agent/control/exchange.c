@@ -31,7 +31,7 @@ int exchange_done(struct exchange *x, uint64_t value, const char *text)
 
 int exchange_malformed(struct exchange *x)
 {
-	return exchange_fail(x, -EBADMSG, "the request's body is malformed");
+	return exchange_fail(x, -EBADMSG, "the body of the request is malformed");
 }
 
 struct pool *exchange_pool(struct exchange *x, const char *name)
@@ -46,7 +46,7 @@ struct pool *exchange_pool(struct exchange *x, const char *name)
 
 int exchange_no_pool(struct exchange *x, const char *name)
 {
-	return exchange_fail(x, -ENXIO, "no pool '%s'; poolctl status lists them", name);
+	return exchange_fail(x, -ENXIO, "no pool '%s'; poolctl status lists the pools", name);
 }
 
 void exchange_keep(struct exchange *x)

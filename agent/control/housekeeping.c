@@ -135,7 +135,7 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 	else if (action == CONFIG_LEAK_UNPIN)
 		leak_unpin(session, page, pins);
 	else if (action == CONFIG_LEAK_DISCONNECT)
-		session_disconnect(session, -ETIMEDOUT, "it held a pin for longer than pins.max_duration");
+		session_disconnect(session, -ETIMEDOUT, "the session held a pin for longer than pins.max_duration");
 }
 
 /* Check the pin of a block or an object. `object`: the object whose first page this is; 0: a block. */
@@ -205,7 +205,7 @@ static void announce(struct pool *pool)
 			pool->evicted_unannounced);
 	if (pool->reclaimed_unannounced)
 		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced,
-			"%u idle pages taken back", pool->reclaimed_unannounced);
+			"%u idle pages reclaimed", pool->reclaimed_unannounced);
 	pool->evicted_unannounced = pool->reclaimed_unannounced = 0;
 }
 

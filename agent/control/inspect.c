@@ -419,22 +419,23 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		by_owner[page_word_session(word)]++;
 	}
 	if (free_pages != pool->free.total) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index contains %u", free_pages,
-			pool->free.total);
+		snprintf(finding.text, sizeof(finding.text),
+			"%u pages are FREE, but the index of free pages contains %u", free_pages, pool->free.total);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	if (leased != pool->leased) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, the accounts have %u", leased,
-			pool->leased);
+		snprintf(finding.text, sizeof(finding.text),
+			"%u pages have an owner, but the agent counts %u leased pages", leased, pool->leased);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->leased != by_owner[id]) {
 			finding.session = id;
-			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, its account has %u",
-				by_owner[id], pool->sessions[id]->leased);
+			snprintf(finding.text, sizeof(finding.text),
+				"%u pages are leased to the session, but the agent counts %u", by_owner[id],
+				pool->sessions[id]->leased);
 			note_finding(reply, &finding);
 			reply->found++;
 		}

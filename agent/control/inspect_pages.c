@@ -39,8 +39,9 @@ int answer_pages(struct exchange *x)
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
 	if (request.first >= pool->page_count || request.count < 1)
-		return exchange_fail(x, -EINVAL, "pages %u and %u more: pool '%s' has pages 0 to %u", request.first,
-			request.count, pool->segment.header->name, pool->page_count - 1);
+		return exchange_fail(x, -EINVAL,
+			"pages from %u, count %u: pool '%s' has pages 0 to %u, and the count must be at least 1",
+			request.first, request.count, pool->segment.header->name, pool->page_count - 1);
 	if (request.count > sizeof(reply->pages) / sizeof(*reply->pages))
 		request.count = sizeof(reply->pages) / sizeof(*reply->pages);
 	facts = facts_of(pool);
@@ -110,7 +111,7 @@ int answer_page_kinds(struct exchange *x)
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
 	if (request.first >= pool->page_count)
-		return exchange_fail(x, -EINVAL, "page %u: pool '%s' has pages 0 to %u", request.first,
+		return exchange_fail(x, -EINVAL, "no page %u: pool '%s' has pages 0 to %u", request.first,
 			pool->segment.header->name, pool->page_count - 1);
 	facts = facts_of(pool);
 	if (!facts)

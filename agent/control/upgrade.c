@@ -21,11 +21,11 @@ int answer_upgrade(struct exchange *x)
 		return 0;
 	}
 	if (asker->id)
-		return exchange_fail(
-			x, -EBUSY, "another upgrade is in progress; run poolctl version when it has finished");
+		return exchange_fail(x, -EBUSY,
+			"another upgrade is in progress; wait until it has finished, as poolctl version shows");
 	error = agent_tell_keeper(x->agent, &(struct keep_message){.what = KEEP_UPGRADE}, NULL, 0);
 	if (error)
-		return exchange_fail(x, error, "cannot send the request to the keeper: %s", strerror(-error));
+		return exchange_fail(x, error, "cannot forward the request to the keeper: %s", strerror(-error));
 	asker->id = x->id;
 	asker->sequence = x->sequence;
 	memcpy(asker->token, x->session->token, sizeof(asker->token));

@@ -245,7 +245,7 @@ static void answer(struct front *front, struct route *route, void *message, size
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = route->data, .msg_controllen = route->bytes};
 
 	if (nn_sendmsg(front->control, &header, NN_DONTWAIT) < 0 && nn_errno() != EAGAIN)
-		say("cannot send an answer of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
+		say("cannot send a reply of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
 }
 
 static void answer_error(struct front *front, struct route *route, uint64_t sequence, int error, const char *text)
@@ -269,7 +269,7 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 	struct msg_front_token notice;
 
 	if (msg_envelope_read(&envelope, message, length) < 0) {
-		say("dropped %zu bytes from the agent that are not a message", length);
+		say("dropped an invalid message of %zu bytes from the agent", length);
 	} else if (envelope.type == MSG_TYPE_event) {
 		/* PUB drops messages to a slow subscriber whose queue is full. */
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
@@ -280,7 +280,7 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 		else if (!notice.valid)
 			token_remove(front, notice.token);
 		else if (token_add(front, notice.token) < 0)
-			say("no memory for another token; its session cannot send commands");
+			say("out of memory for the token of a session; the session cannot send requests");
 	} else {
 		say("dropped an unexpected '%s' from the agent", msg_name(envelope.type));
 	}
@@ -362,7 +362,8 @@ static void refuse_stranger(struct front *front, struct route *route, uint64_t s
 		return;
 	if (allowance_take(&front->strangers, front->requests_per_second))
 		answer_error(front, route, sequence, -EACCES,
-			"the token belongs to no session; attach first, a session that ended must attach again");
+			"the token does not belong to a session; attach first, or attach again if the session has "
+			"ended");
 }
 
 /* Check one request, then forward or refuse it. Return -EPIPE if the agent closed its end. */
@@ -393,13 +394,14 @@ static int handle_request(struct front *front, struct route *route, const void *
 	}
 	if (!allowance_take(&token->allowance, front->requests_per_second)) {
 		snprintf(text, sizeof(text),
-			"rate limit: %" PRIu32 " requests per second for each session; send fewer requests",
+			"the session sent more than %" PRIu32
+			" requests per second; send fewer, or raise limits.requests_per_second",
 			front->requests_per_second);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
 	}
 	if (!msg_is_control_request(envelope.type)) {
-		snprintf(text, sizeof(text), "message type %u (%s) is not a control request of this version",
+		snprintf(text, sizeof(text), "message type %u (%s) is not a control request in this version",
 			envelope.type, msg_name(envelope.type));
 		answer_error(front, route, envelope.sequence, -EOPNOTSUPP, text);
 		return 0;
@@ -407,7 +409,7 @@ static int handle_request(struct front *front, struct route *route, const void *
 	flight = flight_new(front);
 	if (!flight) {
 		snprintf(text, sizeof(text),
-			"%d requests are waiting for the agent, the limit; repeat the request later",
+			"%d requests are already waiting for the agent, the limit; repeat the request later",
 			FRONT_FLIGHTS_MAX);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
@@ -417,7 +419,8 @@ static int handle_request(struct front *front, struct route *route, const void *
 	if (result < 0)
 		flight->id = 0;
 	if (result == -EAGAIN) {
-		answer_error(front, route, envelope.sequence, -EBUSY, "the agent is overloaded; repeat it later");
+		answer_error(
+			front, route, envelope.sequence, -EBUSY, "the agent is overloaded; repeat the request later");
 		result = 0;
 	}
 	return result;
@@ -511,14 +514,15 @@ static int check_descriptors(struct front *front)
 		front->leaked_checks = 0;
 		if (!is_deaf(front))
 			return 0;
-		say("nanomsg accepts no connections; restarting the front");
+		say("nanomsg does not accept connections; restarting the front");
 		return -EAGAIN;
 	}
 	if (++front->leaked_checks < LEAKED_CHECKS)
 		return 0;
 	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; restarting the front",
 		open, front->descriptors_max, connections,
-		leaked ? "a peer attaches descriptors to messages" : "the number of connections exceeds the limit");
+		leaked ? "a client sends descriptors with its messages"
+		       : "the number of connections exceeds the limit");
 	return -EMFILE;
 }
 

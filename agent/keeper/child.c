@@ -110,7 +110,7 @@ const char *child_end_text(int status)
 void child_absence_text(const struct child *child, char *text, size_t text_bytes)
 {
 	if (child->end < 0)
-		snprintf(text, text_bytes, "no process can be started: %s", strerror(-child->end));
+		snprintf(text, text_bytes, "cannot start a process: %s", strerror(-child->end));
 	else
 		snprintf(text, text_bytes, "process %d ended (%s)", (int)child->last, child_end_text(child->end));
 }

@@ -411,7 +411,7 @@ static void started_or_later(struct child *child, const char *name, int error)
 		return;
 	/* Log each cause once, because ten attempts are made per second. */
 	if (child->end != error)
-		log_warning("cannot start %s: %s; trying again every %d ms", name, strerror(-error), CHILD_PAUSE_MS);
+		log_warning("cannot start %s: %s; retrying every %d ms", name, strerror(-error), CHILD_PAUSE_MS);
 	child_failed(child, error);
 }
 

@@ -131,8 +131,8 @@ static int front_can_listen(const struct directory *directory)
 	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
 	if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status)) {
-		log_error("front_user '%s' cannot pass '%.*s', so it cannot create the control sockets in '%s'; "
-			  "allow it with chmod o+x, or choose another runtime_dir",
+		log_error("front_user '%s' has no search permission for '%.*s' and cannot create the control sockets "
+			  "in '%s'; run chmod o+x on it, or choose another runtime_dir",
 			config->front_user, WEXITSTATUS(status), path, directory->front);
 		free(path);
 		return -EACCES;
@@ -163,8 +163,8 @@ int directory_open(struct directory *directory, const struct config *config)
 	if (!error)
 		error = trusted(config->runtime_dir);
 	if (error) {
-		log_error("cannot use directory '%s': %s; create it for this user, not writable for others, or choose "
-			  "another runtime_dir",
+		log_error("cannot use directory '%s': %s; create it so that it belongs to this user and is not "
+			  "writable by others, or choose another runtime_dir",
 			config->runtime_dir, strerror(-error));
 		return error;
 	}

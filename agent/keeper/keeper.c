@@ -42,8 +42,8 @@ static void kept_forget(void)
 static int kept_refuse(const char *text)
 {
 	log_error("cannot take over the memory kept by an earlier run: %s; restore the previous configuration, or free "
-		  "that memory: 'systemctl clean --what=fdstore' for the stopped unit (systemd 254), or start with "
-		  "keep_over_restart = \"no\"",
+		  "the memory: stop the unit and run 'systemctl clean --what=fdstore' (systemd 254), or start gpoold "
+		  "with keep_over_restart = \"no\"",
 		text);
 	return -EINVAL;
 }
@@ -158,7 +158,7 @@ static int config_hold(struct keeper *keeper)
 		error = held_add(&keeper->held, &item);
 	if (!error)
 		return 0;
-	log_error("cannot hold the configuration: %s", strerror(-error));
+	log_error("cannot store the configuration for restarted agents: %s", strerror(-error));
 	held_close(&item);
 	return error;
 }
@@ -210,7 +210,8 @@ static int listen_await(const char *path)
 	int fd = attach_listen(path, 0660);
 
 	if (fd == -EADDRINUSE)
-		log_info("a process listens at '%s'; waiting up to %d s for its end", path, STOP_PATIENCE_MS / 1000);
+		log_info("another process listens at '%s'; waiting up to %d s until it ends", path,
+			STOP_PATIENCE_MS / 1000);
 	while (fd == -EADDRINUSE && keeper_ms() < end) {
 		if (stop_requested())
 			return -EINTR;
@@ -234,8 +235,8 @@ static int listen_start(struct keeper *keeper)
 		return keeper->start.listen_fd;
 	if (geteuid() == 0 && keeper->config->group[0] &&
 		chown(keeper->directory.attach, (uid_t)-1, keeper->config->group_id) < 0)
-		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group,
-			strerror(errno));
+		log_warning("cannot change the group of '%s' to '%s': %s", keeper->directory.attach,
+			keeper->config->group, strerror(errno));
 	return 0;
 }
 
@@ -264,7 +265,7 @@ static int descriptors_check(const struct keeper *keeper)
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
 		return 0;
 	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
-		  "raise it (LimitNOFILE= of the unit)",
+		  "raise the limit (LimitNOFILE= of the unit)",
 		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
 	return -EMFILE;
 }

@@ -18,7 +18,7 @@
 #define GPOOL_MODULE_DIR "/usr/local/lib/gpool"
 #endif
 #define MODULE_FILE "gpoold-agent.so"
-#define WAY_OUT "stop gpoold and start the one that came with the file"
+#define WAY_OUT "stop gpoold and start the gpoold of that version"
 enum { PATH_SHOWN = 64 };  /* maximum length of a path in a verdict, whose text is limited to KEEP_TEXT_BYTES */
 enum { PROBE_MS = 10000 }; /* loading takes milliseconds, but its start-up code may hang */
 
@@ -112,7 +112,7 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 	facts->abi = module->abi;
 	if (module->size < offsetof(struct module, device) + sizeof(module->device)) {
 		facts->error = -ENOEXEC;
-		snprintf(facts->text, sizeof(facts->text), "its table has %u bytes", module->size);
+		snprintf(facts->text, sizeof(facts->text), "its module table has only %u bytes", module->size);
 		return;
 	}
 	facts->layout_version = module->layout_version;
@@ -120,7 +120,7 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 	snprintf(facts->version, sizeof(facts->version), "%s", module->version ? module->version : "");
 	if (module->abi == MODULE_ABI && (!module->agent || !module->front || !module->device)) {
 		facts->error = -ENOEXEC;
-		snprintf(facts->text, sizeof(facts->text), "a function is missing in its table");
+		snprintf(facts->text, sizeof(facts->text), "a function is missing in its module table");
 		return;
 	}
 	/* The form of the table is known only for this interface version. */
@@ -141,7 +141,8 @@ int probe_start(struct probe *probe, const char *path, const struct child_shed *
 		: S_ISREG(status.st_mode)                                    ? 0
 									     : -ENOEXEC;
 	if (error) {
-		snprintf(text, text_bytes, "cannot open '%s': %s; install it there, or name it with --module", path,
+		snprintf(text, text_bytes,
+			"cannot open '%s': %s; install it there, or specify another file with --module", path,
 			error == -ENOEXEC ? "not a regular file" : strerror(-error));
 		goto close_file;
 	}
@@ -189,7 +190,7 @@ static int refuse_layout(const struct loader_facts *facts, const char *path, cha
 	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
 	bool named = facts->differs == LAYOUT_SHARED;
 
-	snprintf(text, text_bytes, "'%s' has layout %s, the pools here have %s%s%s%s; " WAY_OUT, path,
+	snprintf(text, text_bytes, "'%s' has layout %s, but the running pools have %s%s%s%s; " WAY_OUT, path,
 		layout_text(facts->layout_version, facts->layout_sum, theirs),
 		layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours), named ? ": " : "",
 		named ? facts->difference : "", named ? " differs" : "");
@@ -202,7 +203,7 @@ static int refuse_interface(const struct loader_facts *facts, const char *path, 
 
 	/* Rules by which one side may have additional fields have no checksum. */
 	if (facts->differs != LAYOUT_INTERFACE)
-		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path,
+		snprintf(text, text_bytes, "'%s' has a different %s, which running processes use; " WAY_OUT, path,
 			facts->difference);
 	else
 		snprintf(text, text_bytes, "'%s' has interface %s, this gpoold has %s: %s differs; " WAY_OUT, path,
@@ -218,7 +219,7 @@ static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 	const char *path = path_end(loader->path, shown);
 
 	if (facts->error) {
-		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", path,
+		snprintf(text, text_bytes, "cannot load '%s': %s; install the file that belongs to this gpoold", path,
 			facts->text);
 		return facts->error;
 	}
@@ -267,11 +268,11 @@ int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t 
 		error = verdict(&probe->loader, text, text_bytes);
 	} else if (said) {
 		error = -ENOEXEC;
-		snprintf(text, text_bytes, "cannot load '%s': its start-up code ended with %s", probe->loader.path,
-			child_end_text(status));
+		snprintf(text, text_bytes, "cannot load '%s': its initialization code ended with %s",
+			probe->loader.path, child_end_text(status));
 	} else {
 		error = -ETIMEDOUT;
-		snprintf(text, text_bytes, "cannot load '%s': its start-up code did not end within %d ms",
+		snprintf(text, text_bytes, "cannot load '%s': its initialization code did not end within %d ms",
 			probe->loader.path, PROBE_MS);
 	}
 	if (error)

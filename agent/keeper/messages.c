@@ -21,7 +21,7 @@ static void hold(struct keeper *keeper, const struct keep_message *message, cons
 	error = message->pool < keeper->start.pool_count ? held_add(&keeper->held, &item) : -EINVAL;
 	if (!error)
 		return;
-	log_error("cannot hold an item of the agent (kind %u, %u/%u): %s; the next agent will not have it",
+	log_error("cannot store an item of the agent (kind %u, %u/%u): %s; a restarted agent will not have it",
 		message->kind, message->pool, message->id, strerror(-error));
 	held_close(&item);
 }
@@ -83,12 +83,12 @@ void upgrade_go_on(struct keeper *keeper)
 	verdict_send(keeper, 0, text);
 	error = attach_send(keeper->channel, &leave, sizeof(leave), NULL, 0);
 	if (error) {
-		log_error("cannot ask the agent to exit for an upgrade: %s; it continues with the old version",
+		log_error("cannot ask the agent to exit for an upgrade: %s; the agent continues with the old version",
 			strerror(-error));
 		loader_close(&next);
 		return;
 	}
-	log_info("upgrade: agent, front and movers continue with %s", text);
+	log_info("upgrade: the agent, the front and the movers continue with %s", text);
 	loader_close(&keeper->before);
 	keeper->before = keeper->loader;
 	keeper->loader = next;
@@ -122,8 +122,8 @@ int channel_read(struct keeper *keeper)
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
 	if (length == -EMFILE || length == -ENFILE)
-		log_error("no descriptor is left for an item of the agent; the next agent will not have it. Raise "
-			  "RLIMIT_NOFILE");
+		log_error("too few descriptors to store an item of the agent; a restarted agent will not have it; "
+			  "raise RLIMIT_NOFILE");
 	if (length == sizeof(message))
 		message_take(keeper, &message);
 	return length == -EAGAIN || length == -EPIPE ? length : 0;

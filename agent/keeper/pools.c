@@ -85,7 +85,8 @@ static int geometry_of(
 
 	if (!error && !measure.pages)
 		error = config_fail(&why, -ERANGE,
-			"pool '%s': its device does not report the size of its memory; give its size in bytes",
+			"pool '%s': the device does not report the size of its memory; configure the size of the pool "
+			"in bytes",
 			pool->name);
 	if (error) {
 		log_error("%s", why.text);
@@ -156,12 +157,12 @@ static int pool_begin(
 	error = pool_segment_create(geometry, &pool->segment, &pool->segment_fd);
 	if (error) {
 		pool->segment_fd = -1;
-		log_error("pool '%s': cannot create its segment: %s", geometry->name, strerror(-error));
+		log_error("pool '%s': cannot create the pool segment: %s", geometry->name, strerror(-error));
 		return error;
 	}
 	error = ring_make(pool);
 	if (error)
-		log_error("pool '%s': cannot create its mover's ring: %s", geometry->name, strerror(-error));
+		log_error("pool '%s': cannot create the ring of the mover: %s", geometry->name, strerror(-error));
 	return error;
 }
 
@@ -176,7 +177,7 @@ int pool_make(const struct config_pool *config, const struct pool_geometry *geom
 			&pool->ledger, &pool->ledger_fd);
 		if (error) {
 			pool->ledger_fd = -1;
-			log_error("pool '%s': cannot create its ledger: %s", geometry->name, strerror(-error));
+			log_error("pool '%s': cannot create the ledger: %s", geometry->name, strerror(-error));
 		}
 	}
 	if (error)
@@ -214,7 +215,8 @@ int pool_make_from(const struct pool_geometry *geometry, const struct module_dev
 				pool->ledger.header->object_count != from->header->object_count))
 			error = -EBADMSG;
 		if (error)
-			log_error("pool '%s': cannot use its kept ledger: %s", geometry->name, strerror(-error));
+			log_error("pool '%s': cannot use the ledger kept by an earlier run: %s", geometry->name,
+				strerror(-error));
 	}
 	if (error) {
 		pool->ledger_fd = -1; /* still owned by the caller */

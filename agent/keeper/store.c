@@ -142,8 +142,8 @@ int store_write(const struct module_start *start, const struct held_table *held,
 	close(ends[1]);
 	if (error == -ETOOMANYREFS)
 		snprintf(text, text_bytes,
-			"cannot send %u descriptors: RLIMIT_NOFILE permits %llu in flight; raise LimitNOFILE= of the "
-			"unit",
+			"cannot send %u descriptors: RLIMIT_NOFILE permits only %llu in flight; raise LimitNOFILE= of "
+			"the unit",
 			head.fd_count, descriptors_most());
 	else if (error == -EAGAIN)
 		snprintf(text, text_bytes, "%u descriptors do not fit into a socket; raise net.core.wmem_max",
@@ -304,16 +304,17 @@ bool store_fits(
 	if (strncmp(header->name, geometry->name, sizeof(header->name)) ||
 		strncmp(header->backend, geometry->backend, sizeof(header->backend)) ||
 		strncmp(header->device, geometry->device, sizeof(header->device))) {
-		snprintf(text, text_bytes, "its pool %u is '%.63s' on %.15s %.63s, the configuration has '%s' on %s %s",
-			index, header->name, header->backend, header->device, geometry->name, geometry->backend,
+		snprintf(text, text_bytes,
+			"its pool %u is '%.63s' on %.15s %.63s, the configured pool is '%s' on %s %s", index,
+			header->name, header->backend, header->device, geometry->name, geometry->backend,
 			geometry->device);
 		return false;
 	}
 	if (header->page_bytes != geometry->page_bytes || header->page_count != geometry->page_count ||
 		header->pages_per_handle != geometry->pages_per_handle || reserved != geometry->reserved_pages) {
 		snprintf(text, text_bytes,
-			"its pool '%s' has %u pages of %llu bytes, %u in a handle and %u reserved, the configuration "
-			"gives %u of %llu, %u and %u",
+			"its pool '%s' has %u pages of %llu bytes, %u per handle and %u reserved; the configured pool "
+			"has %u pages of %llu bytes, %u per handle and %u reserved",
 			geometry->name, header->page_count, (unsigned long long)header->page_bytes,
 			header->pages_per_handle, reserved, geometry->page_count,
 			(unsigned long long)geometry->page_bytes, geometry->pages_per_handle, geometry->reserved_pages);
@@ -321,7 +322,8 @@ bool store_fits(
 	}
 	if (header->object_count != pool_object_count(geometry->objects, geometry->page_count)) {
 		snprintf(text, text_bytes,
-			"its pool '%s' has room for %u objects, the configuration gives %u; set 'objects' as it was",
+			"its pool '%s' can have %u objects, the configured pool %u; set 'objects' to the previous "
+			"value",
 			geometry->name, header->object_count - 1,
 			pool_object_count(geometry->objects, geometry->page_count) - 1);
 		return false;

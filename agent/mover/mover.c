@@ -91,7 +91,7 @@ static void say_why(struct mover *mover, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(mover->ring->why, sizeof(mover->ring->why), format, arguments);
 	va_end(arguments);
-	log_error("pool '%s': %s; its mover ends", mover->pool, mover->ring->why);
+	log_error("pool '%s': %s; the mover exits", mover->pool, mover->ring->why);
 }
 
 /* ---- jobs; the caller holds the lock ---- */
@@ -328,10 +328,12 @@ static void tiers_open(struct mover *mover, const struct module_start *start)
 	int error = memory ? mover_memory_open(&mover->memory, mover->gpu, memory, mover->window.page_bytes) : 0;
 
 	if (error)
-		log_error("pool '%s': cannot use its memory tier: %s; its jobs fail", mover->pool, strerror(-error));
+		log_error("pool '%s': cannot use the memory tier: %s; jobs that use it fail", mover->pool,
+			strerror(-error));
 	error = file ? mover_file_open(&mover->file, file, mover->window.page_bytes) : 0;
 	if (error)
-		log_error("pool '%s': cannot use its file tier: %s; its jobs fail", mover->pool, strerror(-error));
+		log_error("pool '%s': cannot use the file tier: %s; jobs that use it fail", mover->pool,
+			strerror(-error));
 }
 
 /* Use io_uring in all lanes or in none, so that a single value describes the access to the file. */
@@ -345,7 +347,8 @@ static void uring_open(struct mover *mover)
 	for (uint32_t i = 0; way == MOVER_FILE_URING && i < mover->lanes && !error; i++)
 		error = mover_transfer_uring(&mover->workers[i].lane.transfer);
 	if (error) {
-		log_info("pool '%s': no io_uring: %s; threads read and write its file", mover->pool, strerror(-error));
+		log_info("pool '%s': cannot use io_uring: %s; threads read and write the file tier", mover->pool,
+			strerror(-error));
 		way = MOVER_FILE_THREADS;
 		for (uint32_t i = 0; i < mover->lanes; i++)
 			mover_transfer_fini(&mover->workers[i].lane.transfer);
@@ -362,7 +365,7 @@ static int lanes_are(struct mover *mover, uint32_t count, int error, const char 
 		return error;
 	}
 	log_warning(
-		"pool '%s': cannot create %s %u: %s; its mover continues with fewer", mover->pool, what, count, why);
+		"pool '%s': cannot create %s %u: %s; the mover continues with fewer", mover->pool, what, count, why);
 	mover->lanes = count;
 	return 0;
 }
@@ -508,7 +511,7 @@ static int mover_serve(struct mover *mover)
 	error = gate_pass(mover);
 	if (error != 1)
 		return error;
-	log_info("pool '%s': its mover serves", mover->pool);
+	log_info("pool '%s': the mover serves", mover->pool);
 	bell_ring(mover->done_bell); /* reports this mover; also, its predecessor may have died before it rang */
 	for (;;) {
 		pthread_mutex_lock(&mover->lock);

@@ -71,7 +71,7 @@ static int file_error(struct mover_file *file, int error, bool write)
 	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG)
 		return -ENOSPC;
 	if (!atomic_exchange_explicit(&file->complained, true, memory_order_relaxed))
-		log_error("cannot %s the file tier: %s; the page is lost. Further errors are not logged",
+		log_error("cannot %s the file tier: %s; the page is lost; further errors are not logged",
 			write ? "write" : "read", strerror(-error));
 	return -EIO;
 }
@@ -198,7 +198,7 @@ static void uring_wait(struct mover_transfer *transfer)
 		if (error == -EINTR || error == -EAGAIN)
 			continue;
 		if (error) {
-			log_error("cannot wait for io_uring: %s; the mover ends, and its successor repeats its jobs",
+			log_error("cannot wait for io_uring: %s; the mover exits, and the next mover repeats its jobs",
 				strerror(-error));
 			_exit(1);
 		}

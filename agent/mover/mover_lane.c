@@ -64,7 +64,7 @@ static uint64_t address_of(const void *memory)
  */
 static int gpu_failed(struct mover_lane *lane, const char *what)
 {
-	log_error("cannot %s: %s; that job fails", what, gpu_error_text());
+	log_error("cannot %s: %s; the job fails", what, gpu_error_text());
 	lane->lost = gpu_stream_sync(lane->gpu, lane->stream) != 0;
 	return -EIO;
 }

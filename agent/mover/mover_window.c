@@ -51,7 +51,7 @@ int mover_window_open(struct mover_window *window, struct gpu *gpu, const struct
 		return -ENOMEM;
 	error = handles_fill(window, start);
 	if (error) {
-		log_error("pool '%s': the keeper holds no memory of it", header->name);
+		log_error("pool '%s': the keeper does not hold the memory of the pool", header->name);
 		goto free_handles;
 	}
 	if (gpu_reserve(gpu, window->page_bytes * window->page_count, 0, &window->base)) {
@@ -86,7 +86,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 	int error;
 
 	if (handle->fd < 0) {
-		log_error("the keeper does not hold handle %u; its jobs fail", index);
+		log_error("the keeper does not hold handle %u; jobs that use it fail", index);
 		return -EIO;
 	}
 	error = gpu_import(window->gpu, &from, &imported);
@@ -108,7 +108,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 	}
 	return 0;
 complain:
-	log_error("cannot map handle %u: %s; its jobs fail", index, gpu_error_text());
+	log_error("cannot map handle %u: %s; jobs that use it fail", index, gpu_error_text());
 	return -EIO;
 }
 

@@ -28,7 +28,7 @@ const char *object_name_refusal(const struct session *session, const char *name,
 	if (!name[0])
 		return "the name is empty";
 	if (rest && !of_library)
-		return "names that begin with lora/, warm/, kv-prefix/ or kv/ are the library's own";
+		return "names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library";
 	if (tenant && strcmp(tenant + 1, session->tenant->config->name) != 0)
 		return "the name ends with another tenant";
 	return NULL;

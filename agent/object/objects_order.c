@@ -362,12 +362,13 @@ static void check_one(const struct pool *pool, uint32_t number, objects_fault *f
 	uint32_t class = object_record(pool, number)->class, page = object_page(pool, number), session = 0;
 
 	if (object->in_order != (state == OBJECT_CURRENT && (class == OBJECT_EPHEMERAL || class == OBJECT_PINNABLE)))
-		found(context, 0, page, "an evictable object is not in the order, or one that is not evictable is");
+		found(context, 0, page,
+			"an evictable object is missing from the eviction order, or another object is in it");
 	if (object->in_order && object->node && object->stay_below != stay_below(pool, number))
-		found(context, 0, page, "wrong count of the followers that stay");
+		found(context, 0, page, "wrong number of followers that are not evictable");
 	if (object_kept_by_pins(object_record(pool, number)) && object_stands(pool, number) && object->fd > 0 &&
 		pinned_by_stranger(pool, number, &session))
-		found(context, session, page, "pins an object that it does not have open");
+		found(context, session, page, "the session pins an object that it does not have open");
 }
 
 void objects_check(const struct pool *pool, objects_fault *found, void *context)
@@ -381,7 +382,7 @@ void objects_check(const struct pool *pool, objects_fault *found, void *context)
 	for (uint32_t i = 0; i < pool->tenant_count; i++)
 		booked += pool->tenants[i].idle_pages;
 	if (idle != booked)
-		found(context, 0, 0, "wrong count of pages of evictable objects");
+		found(context, 0, 0, "wrong number of pages of evictable objects");
 }
 
 /* ---- creation and destruction ---- */

@@ -237,7 +237,7 @@ void objects_recover(struct pool *pool)
 	}
 	/* Until here, an object may have been restored before the one that it follows. */
 	if (objects_order_begin(pool))
-		log_error("pool '%s': out of memory for the order of its ephemeral objects; existing ones cannot be "
-			  "evicted",
+		log_error(
+			"pool '%s': out of memory for the order of ephemeral objects; existing ones cannot be evicted",
 			pool->segment.header->name);
 }

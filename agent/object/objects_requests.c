@@ -137,28 +137,28 @@ static void publish_check(const struct session *session, const struct msg_object
 	uint64_t version = current ? object_record(pool, current)->version : 0;
 
 	if (request->role[0] && !role_held(session, request->role, request->role_token))
-		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
+		REFUSE(reply, -ESTALE, "the session does not hold role '%s' with this token", request->role);
 	else if (request->expect_version == UINT64_MAX && current)
-		REFUSE(reply, -ESTALE, "version %llu exists", (unsigned long long)version);
+		REFUSE(reply, -ESTALE, "version %llu already exists", (unsigned long long)version);
 	else if (current && !may_change(session, object_record(pool, current)))
 		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may replace it", request->name,
 			object_record(pool, current)->tenant);
 	else if (request->expect_version && request->expect_version != UINT64_MAX && request->expect_version != version)
-		REFUSE(reply, -ESTALE, "version %llu is current, not %llu", (unsigned long long)version,
+		REFUSE(reply, -ESTALE, "the current version is %llu, not %llu", (unsigned long long)version,
 			(unsigned long long)request->expect_version);
 	else if (!runs_owned(session, manifest))
-		REFUSE(reply, -ESTALE, "a page is not leased to this session any more");
+		REFUSE(reply, -ESTALE, "a page is no longer leased to this session");
 	else if (pool->objects->manifest_bytes + manifest->bytes > MANIFESTS_BYTES_MAX)
-		REFUSE(reply, -ENOSPC, "the metadata of all objects has %llu of %llu bytes",
+		REFUSE(reply, -ENOSPC, "the metadata of all objects already has %llu bytes; the limit is %llu",
 			(unsigned long long)pool->objects->manifest_bytes, (unsigned long long)MANIFESTS_BYTES_MAX);
 	else if (!(reply->object = object_place(pool)))
 		REFUSE(reply, -EUSERS,
-			"%u versions of objects exist, the limit of pool '%s'; delete some, or raise its 'objects'",
-			pool->objects->count - 1, pool->config->name);
+			"pool '%s' has %u versions of objects, the limit; delete some, or raise its key 'objects'",
+			pool->config->name, pool->objects->count - 1);
 	else if (!descriptors_left(pool->agent, 1))
 		REFUSE(reply, -EMFILE,
-			"an object needs a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are "
-			"left; raise LimitNOFILE= of its unit",
+			"gpoold has too few descriptors left for another object, of %u (RLIMIT_NOFILE); raise "
+			"LimitNOFILE= of its unit",
 			descriptors_most());
 }
 
@@ -290,7 +290,7 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 static const char *manifest_error(int error)
 {
 	return error == -EPERM      ? "its descriptor is not a sealed memfd"
-		: error == -EFBIG   ? "it has more than 64 MiB"
+		: error == -EFBIG   ? "it is larger than 64 MiB"
 		: error == -EPROTO  ? "it has another version"
 		: error == -EBADMSG ? "a field is invalid"
 				    : strerror(-error);
@@ -314,11 +314,11 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 	error = fd < 0 ? -EPERM : manifest_open(fd, &geometry, &manifest);
 	if (error) {
 		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error,
-			"the manifest of '%s' is refused: %s", request->name, manifest_error(error));
+			"cannot use the manifest of '%s': %s", request->name, manifest_error(error));
 		if (error != -ENOMEM)
 			damage = "an invalid manifest";
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
-		REFUSE(&reply, -EINVAL, "the class or a flag is unknown");
+		REFUSE(&reply, -EINVAL, "unknown class or flag");
 	} else if (name_refusal) {
 		REFUSE(&reply, -EPERM, "'%s': %s", request->name, name_refusal);
 	} else {
@@ -355,7 +355,7 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 	else if (!record->role[0] || strcmp(record->role, request->role))
 		REFUSE(reply, -EPERM, "'%s' does not belong to role '%s'", request->name, request->role);
 	else if (writer && writer != session->id)
-		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
+		REFUSE(reply, -EBUSY, "session %u is the writer of '%s'", writer, request->name);
 }
 
 static void open_check(const struct session *session, const struct msg_object_open_request *request,
@@ -365,17 +365,17 @@ static void open_check(const struct session *session, const struct msg_object_op
 	const struct object_record *record;
 
 	if (request->flags & ~(uint32_t)OPEN_ADOPT || (request->flags & OPEN_ADOPT && !request->role[0])) {
-		REFUSE(reply, -EINVAL, "an unknown flag, or adopting without a role");
+		REFUSE(reply, -EINVAL, "an unknown flag, or a request to adopt without a role");
 		return;
 	}
 	if (request->role[0] && !role_held(session, request->role, request->role_token)) {
-		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
+		REFUSE(reply, -ESTALE, "the session does not hold role '%s' with this token", request->role);
 		return;
 	}
 	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version)
 					 : object_current(pool, session->domain, request->name);
 	if (!reply->object) {
-		REFUSE(reply, -ENOENT, "no such object, or not this version of it");
+		REFUSE(reply, -ENOENT, "no such object or version");
 		return;
 	}
 	record = object_record(pool, reply->object);
@@ -456,7 +456,7 @@ static uint32_t delete_find(const struct session *session, const struct msg_obje
 	if (found == OBJECT_SEVERAL && request->version)
 		found = object_anywhere(pool, request->name, request->version);
 	if (found == OBJECT_SEVERAL)
-		REFUSE(reply, -EINVAL, "several trust domains have an object '%s'; name the version", request->name);
+		REFUSE(reply, -EINVAL, "several trust domains have an object '%s'; specify the version", request->name);
 	else if (!found)
 		REFUSE(reply, -ENOENT, "no object '%s'", request->name);
 	return found == OBJECT_SEVERAL ? 0 : found;
@@ -478,7 +478,7 @@ static void change_check(const struct session *session, const struct msg_object_
 		return;
 	}
 	if (request->verb != VERB_DELETE) {
-		REFUSE(reply, -EINVAL, "verb %u is unknown", request->verb);
+		REFUSE(reply, -EINVAL, "unknown verb %u", request->verb);
 		return;
 	}
 	reply->object = delete_find(session, request, reply);
@@ -486,8 +486,8 @@ static void change_check(const struct session *session, const struct msg_object_
 		return;
 	reply->version = object_record(pool, reply->object)->version;
 	if (request->version && request->version != reply->version)
-		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version,
-			request->name);
+		REFUSE(reply, -ESTALE, "the current version of '%s' is %llu", request->name,
+			(unsigned long long)reply->version);
 	else if (!may_change(session, object_record(pool, reply->object)))
 		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it",
 			request->name, object_record(pool, reply->object)->tenant);

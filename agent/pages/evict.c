@@ -72,7 +72,8 @@ void evict_configure(struct pool *pool)
 	const struct evict_policy *policy = evict_policy_named(pool->agent->config.eviction.policy);
 
 	if (policy && policy != pool->evict.policy && policy_change(pool, policy)) {
-		log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is",
+		log_error("cannot change the eviction policy of pool '%s': out of memory; the previous policy remains "
+			  "in effect",
 			pool->config->name);
 		return;
 	}

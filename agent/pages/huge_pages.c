@@ -162,8 +162,8 @@ static int all_make(
 				return error;
 			done += bytes;
 			if (done % (PROGRESS_MIB * MIB) == 0 && done < total)
-				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are allocated", plan->pool,
-					done / MIB, total / MIB);
+				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB allocated", plan->pool, done / MIB,
+					total / MIB);
 		}
 	return 0;
 }
@@ -177,13 +177,13 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 
 	if (!page_bytes || physical->handle_bytes % page_bytes || physical->exports[0].offset % page_bytes) {
 		log_warning("pool '%s': huge_pages has no effect: %s", plan->pool,
-			page_bytes ? "its huge pages are larger than handle_size" : "this kernel has no huge pages");
+			page_bytes ? "huge pages are larger than handle_size" : "the kernel has no huge pages");
 		return 0;
 	}
 	if (total > available) {
-		log_error("pool '%s' takes %" PRIu64 " MiB of memory with huge_pages, and %" PRIu64
-			  " MiB are available; choose a smaller size, or huge_pages = \"no\", which takes memory as it "
-			  "is used",
+		log_error("pool '%s' needs %" PRIu64 " MiB of memory with huge_pages, but only %" PRIu64
+			  " MiB are available; choose a smaller size, or huge_pages = \"no\", which allocates memory "
+			  "when it is used",
 			plan->pool, total / MIB, available / MIB);
 		return -ENOMEM;
 	}
@@ -191,9 +191,10 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 	if (error == -ECANCELED)
 		log_info("pool '%s': gpoold was stopped before its memory was allocated", plan->pool);
 	else if (error)
-		log_error("cannot take %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
+		log_error(
+			"cannot allocate %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
 	else if (huge_bytes < total)
-		log_warning("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are in huge pages; the kernel found no more",
+		log_warning("pool '%s': only %" PRIu64 " of %" PRIu64 " MiB are in huge pages; the kernel has no more",
 			plan->pool, huge_bytes / MIB, total / MIB);
 	else
 		log_info("pool '%s': %" PRIu64 " MiB in huge pages", plan->pool, total / MIB);

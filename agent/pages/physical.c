@@ -139,9 +139,8 @@ static void warn_of_unsealed(const struct physical *physical, const char *pool)
 
 		if (seals < 0 || seals & F_SEAL_GROW)
 			continue;
-		log_warning(
-			"pool '%s': its memory was made by an older gpoold and is not sealed, so workers can allocate "
-			"host memory past every limit; restart gpoold once with keep_over_restart = \"no\"",
+		log_warning("pool '%s': the memory was created by an older gpoold and is not sealed, so workers can "
+			    "allocate host memory without limit; restart gpoold once with keep_over_restart = \"no\"",
 			pool);
 		return;
 	}
@@ -172,8 +171,8 @@ static int adopt_complete(struct physical *physical, const struct physical_plan 
 
 	if (error)
 		return error;
-	log_warning("pool '%s': %u of %u handles are missing; they are created", plan->pool, missing,
-		physical->handle_count);
+	log_warning(
+		"pool '%s': %u of %u handles are missing; creating them", plan->pool, missing, physical->handle_count);
 	for (uint32_t i = 0; i < physical->handle_count && !error; i++) {
 		if (physical->exports[i].length)
 			continue;
@@ -205,7 +204,8 @@ int physical_adopt(struct physical *physical, const struct physical_plan *plan, 
 		return 0;
 	}
 	log_error("cannot take over the memory of pool '%s': %s%s", plan->pool, strerror(-error),
-		error == -EACCES ? "; it was made for one trust domain, and processes may have all of it mapped" : "");
+		error == -EACCES ? "; it was created for one trust domain, and processes may have mapped all of it"
+				 : "");
 	/* The keeper still holds the descriptors, for another attempt. */
 	physical->exported = 0;
 	physical_destroy(physical);

@@ -202,14 +202,15 @@ int pools_minima_fit(const struct agent *agent, const struct config *next, char 
 			if (minimum <= limit)
 				continue;
 			snprintf(text, text_bytes,
-				"tenant '%s': its minimum is %u pages in pool '%s', above its limit of %u",
-				tenant->name, minimum, pool->segment.header->name, limit);
+				"the minimum of tenant '%s' in pool '%s', %u pages, exceeds its limit of %u pages",
+				tenant->name, pool->segment.header->name, minimum, limit);
 			return -ERANGE;
 		}
 		if (sum <= pool->segment.header->reserved_first)
 			continue;
 		snprintf(text, text_bytes,
-			"the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them",
+			"the sum of the minima of all tenants is %llu pages, but pool '%s' can lease %u; lower the "
+			"minima",
 			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
 		return -ERANGE;
 	}

@@ -120,8 +120,8 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 	if (!domain) {
 		domain = name_place(pool);
 		if (!domain) {
-			log_error(
-				"pool '%s': no room for trust domain '%s' beside %d others; its members cannot attach",
+			log_error("pool '%s': cannot add trust domain '%s', since it has %d domains, the limit; its "
+				  "members cannot attach",
 				pool->config->name, name, LEDGER_DOMAINS);
 			return 0;
 		}
@@ -152,7 +152,7 @@ static void fresh_note(struct pool *pool, const struct module_pool *start)
 	if (!ops->device_info(start->device, &info) && info.capabilities & GPU_CAP_ZEROED)
 		return;
 	log_info("pool '%s': back end '%s' does not guarantee zeroed memory; each page is cleared before it is lent "
-		 "for the first time",
+		 "the first time",
 		pool->segment.header->name, ops->name);
 	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
 		atomic_store_explicit(&trust_note(pool, handle)->domain, LEDGER_DOMAIN_FRESH, memory_order_release);
@@ -167,8 +167,8 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 		return 0;
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
 		/* The pool had a single domain, so the ledger does not record which processes have its pages mapped. */
-		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without "
-			  "keep_over_restart, or leave the tenants in one domain",
+		log_error("pool '%s': the memory was kept by a run with one trust domain; stop gpoold without "
+			  "keep_over_restart, or keep the tenants in one domain",
 			header->name);
 		return -EACCES;
 	}

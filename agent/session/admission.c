@@ -158,7 +158,8 @@ static bool session_answer(struct session *session)
 		return true;
 	}
 	/* The session has no pages, so it can end before its process. */
-	log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
+	log_warning(
+		"cannot reply to '%s' (pid %d): %s; ending its session", session->name, session->pid, strerror(-error));
 	session_end(session, SESSION_END_DETACH);
 	return false;
 }
@@ -227,25 +228,27 @@ int session_admit(
 	int error = 0;
 
 	if (request->layout_version != POOL_LAYOUT_VERSION)
-		return refuse(socket, -EPROTO, "layout %u, this agent has %d: install library and agent of one version",
+		return refuse(socket, -EPROTO,
+			"the layout is %u, but this agent has %d; install the library and the agent in the same "
+			"version",
 			request->layout_version, POOL_LAYOUT_VERSION);
 	if (request->flags || request->kind > SESSION_ADMIN)
-		return refuse(socket, -EINVAL, "flags 0x%x or session kind %u are not known here", request->flags,
-			request->kind);
+		return refuse(socket, -EINVAL, "unknown flags 0x%x or session kind %u", request->flags, request->kind);
 	pool = pool_named(agent, request->pool);
 	if (!pool)
-		return refuse(socket, -ENXIO, "no pool '%s'; poolctl status lists them", request->pool);
+		return refuse(socket, -ENXIO, "no pool '%s'; poolctl status lists the pools", request->pool);
 	if (!access_may_be(&agent->config, request->kind, peer))
 		return refuse(socket, -EACCES, "user %u may not attach as %s; see access in gpoold.conf", peer->uid,
 			session_kind_name(request->kind));
 	tenant = access_tenant(pool, request->tenant, request->kind, peer, &error);
 	if (!tenant)
 		return refuse(socket, error,
-			error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them"
-					: "user may not join tenant '%s'; see tenants in gpoold.conf",
+			error == -ENXIO ? "no tenant '%s'; poolctl tenants lists the tenants"
+					: "the user does not belong to tenant '%s'; see tenants in gpoold.conf",
 			request->tenant);
 	if (pool->trust && !tenant->domain)
-		return refuse(socket, -ENOSPC, "no room for trust domain '%s'; restart gpoold", tenant->config->domain);
+		return refuse(socket, -ENOSPC, "the pool cannot have another trust domain '%s'; restart gpoold",
+			tenant->config->domain);
 	if (request->kind == SESSION_WORKER &&
 		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
 		return refuse(socket, -ESHUTDOWN,
@@ -257,8 +260,8 @@ int session_admit(
 		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
 		return refuse(socket, -EMFILE,
-			"a session needs %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few "
-			"are left; raise LimitNOFILE= of its unit",
+			"a session needs %d descriptors, but gpoold has too few left, of %u (RLIMIT_NOFILE); raise "
+			"LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	/* Any system error here is caused by a lack of resources, not by the requester. */

@@ -45,5 +45,5 @@ void asked_send(struct session *session, const uint8_t *bytes, int length, int f
 	int error = length > 0 ? attach_send(session->socket.fd, bytes, (size_t)length, &fd, fd >= 0) : length;
 
 	if (error && error != -EPIPE)
-		log_debug("cannot send an answer to session %u: %s", session->id, strerror(-error));
+		log_debug("cannot send a reply to session %u: %s", session->id, strerror(-error));
 }

@@ -99,8 +99,8 @@ static void send_role(struct session *session, const struct msg_role_request *re
 	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 	if (error)
-		log_debug("cannot send an answer to session %u ('%s'): %s; it will repeat its request", session->id,
-			session->name, strerror(-error));
+		log_debug("cannot send a reply to session %u ('%s'): %s; the session will repeat its request",
+			session->id, session->name, strerror(-error));
 }
 
 static void released(struct session *session, const uint8_t *packet, size_t length)

@@ -129,7 +129,7 @@ static void pass_on(struct pool *pool, uint32_t index, bool died)
 
 	if (!next) {
 		tell(pool, EVENT_ROLE_FREED, NULL, record,
-			died ? "has no holder: the last one died" : "has no holder: it was released");
+			died ? "has no holder, since the last one died" : "has no holder, since it was released");
 		return;
 	}
 	grant(pool, index, next);
@@ -267,8 +267,7 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 	if (index < 0)
 		index = role_name(pool, name, tenant);
 	if (index < 0) {
-		refuse(reply, index,
-			"pool '%s' has %d roles, the limit; 'poolctl roles remove NAME' frees the place of one",
+		refuse(reply, index, "pool '%s' has %d roles, the limit; remove one with 'poolctl roles remove NAME'",
 			pool->config->name, POOL_ROLES);
 		return;
 	}
@@ -293,7 +292,7 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 	int index = role_find(pool, request->name);
 
 	if (index < 0) {
-		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists them", pool->config->name,
+		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists the roles", pool->config->name,
 			request->name);
 		return;
 	}
@@ -314,10 +313,10 @@ void role_serve(struct session *session, const struct msg_role_request *request,
 {
 	memset(reply, 0, sizeof(*reply));
 	if (session->kind != SESSION_WORKER)
-		refuse(reply, -EPERM, "a role needs a worker session; this session is an %s",
+		refuse(reply, -EPERM, "a role requires a worker session; this session is an %s",
 			session_kind_name(session->kind));
 	else if (!request->name[0] || request->verb >= ROLE_VERBS)
-		refuse(reply, -EINVAL, "the name is empty, or verb %u is unknown", request->verb);
+		refuse(reply, -EINVAL, "empty name or unknown verb %u", request->verb);
 	else if (request->verb == ROLE_TAKE || request->verb == ROLE_WAIT)
 		take(session, request->name, request->verb == ROLE_WAIT, reply);
 	else

@@ -93,7 +93,7 @@ static void process_died(struct session *session)
 	requests_forget(session);
 	session->died_ms = clock_ms();
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages wait for %u ms", session->id,
+	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages are quarantined for %u ms", session->id,
 		pool->config->name, session->name, session->pid, session->leased, grace_ms);
 	agent_need_tick(pool->agent, grace_ms);
 }
@@ -255,10 +255,10 @@ void session_end(struct session *session, enum session_end how)
 	if (how == SESSION_END_DEATH && session->kind == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->kind == SESSION_WORKER) {
-		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages back", session->id,
+		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages returned", session->id,
 			pool->config->name, session->name, session->pid,
 			how == SESSION_END_DEATH ? " without a detach" : "", pages);
-		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back",
+		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages returned",
 			session->name, pages);
 	}
 	pool_mark_freed(pool);

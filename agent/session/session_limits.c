@@ -61,7 +61,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	of_tenant = attached.of_tenant[tenant - pool->tenants];
 	if (attached.ordinary >= most) {
 		snprintf(text, text_bytes,
-			"%u sessions are attached, and the remaining %u of limits.sessions (%u) are kept for %s: see "
+			"%u sessions are attached, and the other %u of limits.sessions (%u) are reserved for %s by "
 			"limits.kept_sessions; raise limits.sessions",
 			attached.ordinary, not_for_it, sessions,
 			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
@@ -70,14 +70,14 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	if (of_tenant >= guaranteed &&
 		most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
 		snprintf(text, text_bytes,
-			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is kept for other tenants: "
-			"see limits.tenant_sessions (%u percent)",
+			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is reserved for other "
+			"tenants by limits.tenant_sessions (%u percent)",
 			tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
 		return -EUSERS;
 	}
 	if (attached.of_user >= user_most && !session_is_operator(uid)) {
 		snprintf(text, text_bytes,
-			"user %u has %u sessions, the limit for one user: see limits.user_sessions (%u percent of %u)",
+			"user %u has %u sessions, the limit for one user by limits.user_sessions (%u percent of %u)",
 			uid, attached.of_user, config->limits.user_percent, shared);
 		return -EUSERS;
 	}

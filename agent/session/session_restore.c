@@ -90,8 +90,8 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {
 		/* Nothing can be sent to a session without its segment, so treat it as disconnected. */
-		log_warning("session %u of pool '%s' ('%s', pid %d) cannot continue: %s; its pages are quarantined", id,
-			pool->config->name, session->name, session->pid, strerror(-error));
+		log_warning("session %u of pool '%s' ('%s', pid %d) cannot be continued: %s; its pages are quarantined",
+			id, pool->config->name, session->name, session->pid, strerror(-error));
 		agent_unwatch(pool->agent, &session->socket);
 		agent_unwatch(pool->agent, &session->doorbell);
 		session->state = SESSION_CLOSED;

@@ -57,7 +57,7 @@ static void why_note(struct jobs *jobs, const struct keep_message *message)
 		snprintf(all, sizeof(all), "%.*s%s%s", KEEP_TEXT_BYTES - 1, message->text, words[0] ? ": " : "", words);
 		msg_text_copy(jobs->why, sizeof(jobs->why), all);
 	} else if (!jobs->why[0]) {
-		snprintf(jobs->why, sizeof(jobs->why), "process %u was started and does not serve", message->id);
+		snprintf(jobs->why, sizeof(jobs->why), "process %u was started but does not serve yet", message->id);
 	}
 }
 
@@ -65,8 +65,8 @@ static void gone_tell(struct pool *pool)
 {
 	const char *why = pool->jobs->why;
 
-	log_error("no mover has served pool '%s' for %llu ms: %s; until one serves, no block can be spilled or "
-		  "restored, and pages for other trust domains wait; poolctl doctor lists possible causes",
+	log_error("no mover has served pool '%s' for %llu ms: %s; until a mover serves, blocks cannot be spilled or "
+		  "restored, and pages cannot move to other trust domains; poolctl doctor lists possible causes",
 		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs->since_ms), why);
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 0, "no mover serves: %s", why);
 }

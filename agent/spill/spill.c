@@ -73,7 +73,8 @@ static void tier_rests(struct pool *pool, enum mover_tier id, int error)
 	if (now >= tier->rest_ms) {
 		const char *name = id == MOVER_TIER_MEMORY ? "memory" : "the file";
 
-		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays, and so do others for %d ms",
+		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays in the pool; no further blocks "
+			    "are spilled there for %d ms",
 			pool->config->name, name, strerror(-error), REST_MS);
 		event_publish(pool->agent, EVENT_SPILL_ERROR, pool, 0, (uint64_t)-error, "cannot spill to %s: %s", name,
 			strerror(-error));
@@ -306,7 +307,7 @@ static void unreadable_tell(struct pool *pool, const struct spill_block *block, 
 {
 	const struct session *session = block->session;
 	const char *fate = kept ? "it is kept" : "it is lost",
-		   *why = block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error);
+		   *why = block->error == -EBADMSG ? "the checksum differs" : strerror(-block->error);
 
 	pool->spill->lost_blocks += !kept;
 	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; %s, "

@@ -70,7 +70,7 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 				pool->config->name, id == MOVER_TIER_MEMORY ? "memory" : "a file",
 				(unsigned long long)bytes, id == MOVER_TIER_MEMORY ? "" : " in ",
 				id == MOVER_TIER_MEMORY ? "" : directory,
-				fd == -EOPNOTSUPP ? "its file system has no files without a name (O_TMPFILE)"
+				fd == -EOPNOTSUPP ? "the file system does not support unnamed files (O_TMPFILE)"
 						  : strerror(-fd));
 			return fd;
 		}

@@ -33,11 +33,11 @@ static void check_page(const struct look *look, uint32_t handle, uint32_t page)
 	bool moves = transfer_of(pool, handle) != LEDGER_TRANSFER_NONE;
 
 	if (moves && (owner || (state != PAGE_QUARANTINED && state != PAGE_RETIRED)))
-		report(look, 0, page, "being transferred to another trust domain, but has an owner");
+		report(look, 0, page, "the page is being transferred to another trust domain, but has an owner");
 	if (!moves && state == PAGE_QUARANTINED && !owner)
-		report(look, 0, page, "QUARANTINED without an owner, but not being transferred");
+		report(look, 0, page, "the page is QUARANTINED and has no owner, but is not being transferred");
 	if (pool->sessions[page_word_session(word)] && domain != pool->sessions[page_word_session(word)]->domain)
-		report(look, owner, page, "leased to a session of another trust domain");
+		report(look, owner, page, "the page is leased to a session of another trust domain");
 }
 
 static void check_handle(const struct look *look, uint32_t handle)
@@ -55,14 +55,15 @@ static void check_handle(const struct look *look, uint32_t handle)
 			continue;
 		holders++;
 		if (session->domain != domain)
-			report(look, id, first, "may have mapped a page of another trust domain, or of none");
+			report(look, id, first,
+				"the session may have mapped a page of another trust domain, or of none");
 	}
 	if (holders != pool->trust->holders[handle])
-		report(look, 0, first, "wrong count of sessions that may have it mapped");
+		report(look, 0, first, "wrong number of sessions that may have the handle mapped");
 	if (holders && transfer == LEDGER_TRANSFER_SCRUBS)
-		report(look, 0, first, "being cleared while a session may have it mapped");
+		report(look, 0, first, "the handle is being cleared while a session may have it mapped");
 	if ((transfer != LEDGER_TRANSFER_NONE) != trust_bit(pool->trust->moving, handle))
-		report(look, 0, first, "ledger and agent disagree about its transfer");
+		report(look, 0, first, "the ledger and the agent disagree about the transfer of the handle");
 }
 
 static void check_view(const struct look *look, uint32_t domain)
@@ -84,7 +85,7 @@ static void check_view(const struct look *look, uint32_t domain)
 	if (!view->made || (normal == view->normal.total && reserved == view->reserved.total))
 		return;
 	snprintf(text, sizeof(text),
-		"%u pages are free for trust domain '%.40s' and %u reserved, its index has %u and %u", normal,
+		"%u pages are free for trust domain '%.40s' and %u reserved, but its index contains %u and %u", normal,
 		trust_domain_name(pool, domain), reserved, view->normal.total, view->reserved.total);
 	report(look, 0, 0, text);
 }

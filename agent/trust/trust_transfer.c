@@ -142,8 +142,8 @@ static void scrub_failed(struct pool *pool, uint32_t page, int error)
 	trust->rest_ms = clock_ms() + SCRUB_REST_MS;
 	agent_need_tick(pool->agent, SCRUB_REST_MS);
 	if (!trust->told)
-		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use and will "
-			  "be tried again",
+		log_error("pool '%s': cannot clear page %u for another trust domain: %s; the page stays out of use "
+			  "until a later attempt succeeds",
 			pool->config->name, page, strerror(-error));
 	trust->told = true;
 }
@@ -336,7 +336,7 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 			continue;
 		session->silent = true;
 		log_warning("session %u of pool '%s' ('%s', pid %d) does not unmap pages that trust domain '%s' has "
-			    "returned; they are out of use until it does, or ends",
+			    "returned; the pages are out of use until the session unmaps them or ends",
 			id, pool->config->name, session->name, session->pid, trust_domain_name(pool, session->domain));
 		event_publish(pool->agent, EVENT_RETIRED, pool, id, (uint64_t)session->pid,
 			"pages that '%s' (pid %d) may still map are retired", session->name, session->pid);

@@ -31,11 +31,11 @@ enum {
 static COLD int options_refuse(const struct gpool_alloc_options *read, uint32_t known)
 {
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", read->usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", read->usage, GPOOL_USAGE_COUNT - 1);
 	if (read->priority > PRIORITY_MAX)
-		return fail(-EINVAL, "priority is %u; the largest is %d", read->priority, PRIORITY_MAX);
+		return fail(-EINVAL, "priority is %u; the maximum is %d", read->priority, PRIORITY_MAX);
 	return fail_timeout(read->timeout_ms);
 }
 
@@ -58,8 +58,8 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 			more |= BLOCK_SPILL;
 			if (!atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
 				return fail(-EOPNOTSUPP,
-					"this pool keeps no spilled content: gpoold is configured without spill_memory "
-					"and spill_directory");
+					"this pool cannot save spilled content: gpoold is configured without "
+					"spill_memory and spill_directory");
 		}
 	}
 	*request = (struct alloc_request){
@@ -259,7 +259,8 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	if (pool->session_kind)
 		return fail_kind(pool);
 	if (page_count == 0 || page_count > pool->page_count)
-		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
+		return fail(-EINVAL, "page_count is %u; it must be 1 to %u, the pages of the pool", page_count,
+			pool->page_count);
 	if (request->stream) {
 		uint32_t slot;
 

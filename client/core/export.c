@@ -125,7 +125,7 @@ static int page_share(struct gpool *pool)
 	if (msg_decode_timeline_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error) {
-		pool_log(pool, POOL_LOG_WARNING, "the agent cannot share the timeline of this session: %s",
+		pool_log(pool, POOL_LOG_WARNING, "the agent did not share the timeline of this session: %s",
 			gpool_strerror(reply.error));
 		return reply.error == -EMFILE || reply.error == -ENOMEM ? reply.error : -EPROTO;
 	}
@@ -151,7 +151,7 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
-	int error = fail(-EUSERS, "all %d events for exports have unfinished work", EXPORT_EVENTS);
+	int error = fail(-EUSERS, "all %d events for exported fences have unfinished work", EXPORT_EVENTS);
 
 	if (exports->event_count < EXPORT_EVENTS) {
 		error = gpu_event_create(pool->gpu, GPU_EVENT_INTERPROCESS, &exports->events[exports->event_count]);
@@ -178,7 +178,7 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
-		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
+		return fail(-EOPNOTSUPP, "events of this device cannot be shared between processes");
 	error = page_make(pool);
 	if (!error)
 		error = event_take(pool, &event);
@@ -233,11 +233,12 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 	if (pool->session_kind)
 		return fail_kind(pool);
 	if (flags & ~(uint32_t)GPOOL_FENCE_EXPORT_EVENT)
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_FENCE_EXPORT_EVENT", flags);
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_FENCE_EXPORT_EVENT", flags);
 	if (fence_check(pool, fence))
 		return -EINVAL;
 	if (stream_is_mirror(pool, fence_slot(fence.value)))
-		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
+		return fail(
+			-EINVAL, "fence 0x%llx was imported and cannot be exported", (unsigned long long)fence.value);
 	if (!fence_signaled(&pool->session, fence.value)) {
 		pthread_mutex_lock(&pool->exports->lock);
 		result = fence_export(pool, fence, flags, &ticket);

@@ -91,7 +91,8 @@ static inline __attribute__((always_inline)) int free_in(
 		return -ESTALE;
 	if (unlikely(!(tag & BLOCK_SCATTERED) &&
 		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
-		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length",
+		return fail(-EINVAL,
+			"not the handle of a block: it has %u pages at page %u, but the block there has another length",
 			block->page_count, page);
 	if (unlikely(pin_count(&pool->session, page) == 0))
 		return fail_unpinned(block);

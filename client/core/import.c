@@ -502,9 +502,9 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	error = fence_ticket_read(handle, &ticket);
 	/* Fences of this session are not imported, and a driver refuses its own events. */
 	if (error)
-		return fail(-EINVAL, "not a handle of gpool_fence_export()");
+		return fail(-EINVAL, "the handle was not created by gpool_fence_export()");
 	if (ticket.handle_type != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
-		return fail(-EINVAL, "the fence was exported by this session");
+		return fail(-EINVAL, "the fence was exported by this session and cannot be imported in it");
 	pthread_mutex_lock(&pool->imports->turn);
 	if (ticket.handle_type == GPOOL_FENCE_HANDLE_TIMELINE)
 		error = import_by_timeline(pool->imports, &ticket, &imported);
@@ -544,6 +544,6 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 	}
 	pthread_mutex_unlock(&imports->lock);
 	return found ? 0
-		     : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is closed",
+		     : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is already closed",
 			       (unsigned long long)fence.value);
 }

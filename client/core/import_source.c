@@ -235,7 +235,7 @@ int event_get(struct gpool *pool, struct import_sources *sources, const struct f
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
-		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
+		return fail(-EOPNOTSUPP, "events of this device cannot be shared between processes");
 	error = event_find(pool, sources, ticket, event);
 	if (error || *event)
 		return error;

@@ -170,7 +170,7 @@ int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object)
 		return fail_size(size);
 	cache = thread_cache_of(pool);
 	if (!cache || !cache->shortage_object.pages)
-		return fail(-ENOENT, "no object was in the way of this thread's last failed allocation");
+		return fail(-ENOENT, "no object prevented the last failed allocation of this thread");
 	filled = cache->shortage_object;
 	filled.size = size;
 	struct_answer(object, size, &filled, sizeof(filled));

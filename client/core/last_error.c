@@ -28,38 +28,39 @@ const char *gpool_strerror(int error)
 {
 	switch (error < 0 ? -error : error) {
 	case 0: return "success";
-	case E2BIG: return "options of a newer library, with a field set that this one does not have";
+	case E2BIG: return "the options are those of a newer library, and set a field that this library does not have";
 	case EACCES:
-		return "this user may not attach, or not to this tenant or with this session kind; or the name belongs "
-		       "to another tenant or trust domain";
-	case EAGAIN: return "not possible at this moment";
-	case EALREADY: return "in effect already: this process has the role, or it is too late to configure";
-	case EBADMSG: return "spilled content is damaged, or an answer is no message of the protocol";
+		return "the user may not attach with this tenant or session kind, or the name belongs to another "
+		       "tenant or trust domain";
+	case EAGAIN: return "not possible in the current state: being loaded, moved, asleep or preempted";
+	case EALREADY: return "already in effect, or already started and no longer configurable";
+	case EBADMSG: return "spilled content is damaged, or a reply is not a valid message";
 	case EBUSY: return "in use by queued GPU work, by another thread, or by another session";
-	case ECHILD: return "called after fork(): the pool is the parent's, open one of your own";
-	case EDQUOT: return "the tenant's limit or this process's quota is reached";
-	case EFBIG: return "more metadata than an object can have";
-	case EFAULT: return "an address that is not mapped for this access";
+	case ECHILD:
+		return "called after fork(): the pool belongs to the parent process; open the pool in this process";
+	case EDQUOT: return "the limit of the tenant or the quota of the session is reached";
+	case EFBIG: return "too large: more metadata than an object can have, or more tokens than a sequence can have";
+	case EFAULT: return "an address is not mapped for this access";
 	case EHOSTDOWN: return "the session is asleep; call gpool_wake()";
-	case EINTR: return "the wait was interrupted by the check that gpool_wait_check() has set";
-	case EINVAL: return "an argument out of range, or a handle that no call returned";
+	case EINTR: return "the wait was interrupted by the function that was set with gpool_wait_check()";
+	case EINVAL: return "an argument is out of range, or a handle was not returned by this library";
 	case EIO: return "the GPU driver or a disk failed, or spilled content cannot be restored now";
 	case EMFILE: return "too many open files, or too many pools in this process";
-	case EMSGSIZE: return "a message longer than its reader has room for";
-	case ENODATA: return "what was kept is lost";
-	case ENODEV: return "the pool's device or back end cannot be opened in this process";
-	case ENOENT: return "no agent listens there, or no such name or version exists";
+	case EMSGSIZE: return "a message is longer than the buffer of its reader";
+	case ENODATA: return "saved content is lost";
+	case ENODEV: return "the device or back end of the pool cannot be opened in this process";
+	case ENOENT: return "no agent is running in this directory, or no object of this name or version exists";
 	case ENOMEM: return "out of host memory, or pages could not be mapped into this process";
-	case ENOSPC: return "not enough pages free or evictable, or no place left in a table of names";
-	case ENXIO: return "no pool or tenant of that name";
+	case ENOSPC: return "not enough free or evictable pages, or a table is full";
+	case ENXIO: return "no pool or tenant of this name";
 	case EOPNOTSUPP: return "not supported by this device, back end or version";
-	case EPERM: return "not permitted to this session kind or tenant";
+	case EPERM: return "not permitted for this session kind or tenant";
 	case EPIPE: return "the agent is not running, or has ended this session";
-	case EPROTO: return "agent and library disagree on the protocol or the layout of shared memory";
+	case EPROTO: return "the agent and the library have different protocols or layouts of shared memory";
 	case ESHUTDOWN: return "the pool is out of service (poolctl drain)";
-	case ESRCH: return "the other process has died or detached, and never signaled that fence";
+	case ESRCH: return "the other process has died or detached before the fence was signaled";
 	case ESTALE: return "stale: memory was freed or evicted, a version is not current, or a role is no longer held";
-	case ETIMEDOUT: return "not in time";
+	case ETIMEDOUT: return "timed out";
 	case EUSERS: return "too many sessions, streams, objects or events";
 	default: return "unknown error";
 	}
@@ -89,18 +90,18 @@ const char *gpool_last_error(int error)
 int fail_size(uint32_t size)
 {
 	return fail(-EINVAL,
-		"size is %u bytes, which cannot hold a struct of this library; set it to sizeof the struct", size);
+		"size is %u bytes, too small for a struct of this library; set it to the size of the struct", size);
 }
 
 int fail_handle(const struct gpool *pool, const struct gpool_block *block)
 {
 	if (block->page >= pool->page_count)
-		return fail(-EINVAL, "not a block's handle: its page is %u, and this session's pool has %u pages",
+		return fail(-EINVAL, "not the handle of a block: its page is %u, but the pool has %u pages",
 			block->page, pool->page_count);
 	if (block->tag & BLOCK_PREPARED)
-		return fail(-EINVAL, "the block at page %u is prepared and not committed", block->page);
-	return fail(
-		-EINVAL, "not a block's handle: tag %016llx, which no allocation has", (unsigned long long)block->tag);
+		return fail(-EINVAL, "the block at page %u is prepared, but not committed", block->page);
+	return fail(-EINVAL, "not the handle of a block: no allocation has the tag %016llx",
+		(unsigned long long)block->tag);
 }
 
 int fail_unpinned(const struct gpool_block *block)
@@ -110,7 +111,7 @@ int fail_unpinned(const struct gpool_block *block)
 
 int fail_timeout(int timeout_ms)
 {
-	return fail(-EINVAL, "timeout_ms is %d; the least is -1, no limit", timeout_ms);
+	return fail(-EINVAL, "timeout_ms is %d; the minimum is -1 (no limit)", timeout_ms);
 }
 
 int fail_stream(uint32_t stream)
@@ -120,7 +121,7 @@ int fail_stream(uint32_t stream)
 
 int fail_kind(const struct gpool *pool)
 {
-	return fail(-EPERM, "not in a session that was opened with %s",
+	return fail(-EPERM, "not permitted in a session that was opened with %s",
 		pool->session_kind == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
 }
 

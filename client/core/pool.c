@@ -48,7 +48,8 @@ int options_read(void *to, size_t known, const void *from)
 	for (size_t i = known; i < size; i++)
 		if (((const unsigned char *)from)[i])
 			return fail(-E2BIG,
-				"options of %u bytes have a value at byte %zu, where this library's have %zu bytes",
+				"the options have %u bytes, of which byte %zu is not zero, but this library knows only "
+				"the first %zu bytes",
 				size, i, known);
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);

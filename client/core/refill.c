@@ -265,8 +265,8 @@ static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 		snprintf(
 			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
 	return fail(error, "%s: %u needed, %u free, %u pinned%s",
-		error == -ENOSPC ? "not enough pages free or evictable"
-				 : "the tenant's limit or this process's quota is reached",
+		error == -ENOSPC ? "not enough free or evictable pages"
+				 : "the limit of the tenant or the quota of the session is reached",
 		shortage->needed, shortage->free, shortage->pinned, holder);
 }
 
@@ -298,7 +298,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 		return 0;
 	if (total)
 		chain_walk(pool, *first, pool->page_count, true);
-	pool_log(pool, POOL_LOG_WARNING, "the answer to a request for %u pages has %u pages; repeating the request",
+	pool_log(pool, POOL_LOG_WARNING, "the reply to a request for %u pages contains %u pages; repeating the request",
 		need, total);
 	return -EAGAIN;
 }

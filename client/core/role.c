@@ -67,7 +67,7 @@ static int claim_add(struct gpool *pool, const char *name)
 	pthread_mutex_lock(&pool->roles_lock);
 	at = claim_find(pool, name);
 	if (*at && !(*at)->doubtful) {
-		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
+		error = fail(-EALREADY, "this session already holds role '%s' or waits for it", name);
 	} else if (*at) {
 		/* This thread takes over the claim. The answer to its request also settles the earlier one. */
 		(*at)->doubtful = false;
@@ -119,7 +119,7 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 			error = 0;
 		}
 	pthread_mutex_unlock(&pool->roles_lock);
-	return error ? fail(error, "the session does not hold a role of index %u, token %llu", role->index,
+	return error ? fail(error, "the session does not hold a role with index %u and token %llu", role->index,
 			       (unsigned long long)role->token)
 		     : 0;
 }
@@ -149,7 +149,7 @@ static void claim_doubt(struct gpool *pool, const char *name)
 	forget_send(pool, name);
 	pthread_mutex_unlock(&pool->roles_lock);
 	pool_log(pool, POOL_LOG_WARNING,
-		"no answer about role '%s': the request is withdrawn when the agent answers again", name);
+		"no reply about role '%s'; the request will be withdrawn when the agent replies again", name);
 }
 
 /* Repeat the cancellations of doubtful names; called when the agent answers again. */
@@ -195,7 +195,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	strcpy(request.name, name);
 	call.length = msg_encode_role_request(&request, 0, NULL, bytes, sizeof(bytes));
 	if (call.length < 0)
-		return fail(-EINVAL, "the role's name has bytes that are not printable UTF-8");
+		return fail(-EINVAL, "the name of the role has bytes that are not printable UTF-8");
 	length = attach_call(pool, &call);
 	if (length < 0)
 		return -EPIPE;
@@ -287,10 +287,10 @@ static void claim_end(struct gpool *pool, const char *name, int error)
 static int name_check(const char *name)
 {
 	if (!name || !*name)
-		return fail(-EINVAL, "the role's name is empty");
-	return strlen(name) < POOL_NAME_BYTES
-		? 0
-		: fail(-EINVAL, "the role's name has %zu bytes; at most %d", strlen(name), POOL_NAME_BYTES - 1);
+		return fail(-EINVAL, "the name of the role is empty");
+	return strlen(name) < POOL_NAME_BYTES ? 0
+					      : fail(-EINVAL, "the name of the role has %zu bytes; the maximum is %d",
+							strlen(name), POOL_NAME_BYTES - 1);
 }
 
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
@@ -333,8 +333,8 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 	if (unlikely(role_read(role)))
 		return -EINVAL;
 	if (unlikely(role->index >= POOL_ROLES || !role->token))
-		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index,
-			(unsigned long long)role->token);
+		return fail(-EINVAL, "the role was not returned by gpool_role_acquire(): index %u, token %llu",
+			role->index, (unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
 	 * Read the holder before the token: while a token is valid, the role has at most one holder. A session that

@@ -16,8 +16,10 @@ int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct
 	if (scope->size < sizeof(*scope))
 		return fail_size(scope->size);
 	if (usage >= GPOOL_USAGE_COUNT || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
-		return fail(-EINVAL, "usage is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", usage,
-			GPOOL_USAGE_COUNT - 1, flags);
+		return fail(-EINVAL,
+			"usage is %u and flags are 0x%x; the maximum usage is %d, and the only known flag is "
+			"GPOOL_SCOPE_FREE",
+			usage, flags, GPOOL_USAGE_COUNT - 1);
 	*scope = (struct gpool_scope){.size = scope->size, .pool = pool, .usage = usage, .flags = flags};
 	return 0;
 }
@@ -45,7 +47,7 @@ int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const stru
 	int error;
 
 	if (!scope->pool)
-		return fail(-EINVAL, "the scope has ended, or never begun");
+		return fail(-EINVAL, "the scope has ended or was not begun");
 	error = scope_grow(scope);
 	if (error)
 		return error;

@@ -191,10 +191,10 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct 
 	if (pool->session_kind)
 		return fail_kind(pool);
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
-		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes,
-			(unsigned long long)pool->page_bytes / 2);
+		return fail(-EINVAL, "bytes is %llu; a span must have 1 to %llu bytes, half a page",
+			(unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
 	if (usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", usage, GPOOL_USAGE_COUNT - 1);
 	class = span_class_of((uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[usage][class]);
@@ -228,7 +228,8 @@ int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 		error = -ESTALE;
 	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
 		span->offset / span->bytes >= page->pieces)
-		error = fail(-EINVAL, "not a span's handle: %u bytes at offset %u, in a page of spans of %u bytes",
+		error = fail(-EINVAL,
+			"not the handle of a span: it has %u bytes at offset %u, in a page with spans of %u bytes",
 			span->bytes, span->offset, class_bytes(page->class));
 	else
 		error = piece_put(pool, page, span->offset / span->bytes);

@@ -191,12 +191,11 @@ static int restore_end(struct gpool *pool, const struct gpool_block *block, cons
 
 	*place = (struct gpool_block){0};
 	if (error == -EBADMSG)
-		return fail(
-			error, "the block's spilled content is lost: its checksum differs from when it was written");
+		return fail(error, "the spilled content of the block is lost: its checksum has changed");
 	if (error == -EIO)
 		return fail(error,
-			"the block's spilled content cannot be read back now; it is kept, and the agent's log has the "
-			"cause");
+			"the spilled content of the block cannot be read now, but is kept; the log of the agent "
+			"contains the cause");
 	if (!error)
 		error = place_stand(pool, block, answer.first_page, place);
 	return error ? error : place_map(pool, place);

@@ -193,7 +193,7 @@ static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t p
 unreserve:
 	gpu_unreserve(pool->gpu, stitch->va, bytes);
 free_stitch:
-	pool_log(pool, POOL_LOG_ERROR, "cannot map %u pages side by side: %s", page_count, gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u pages at contiguous addresses: %s", page_count, gpu_error_text());
 	free(stitch);
 	return NULL;
 }

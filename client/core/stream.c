@@ -154,7 +154,7 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 
 static __attribute__((noinline, cold)) int fail_host_signaled(uint32_t stream)
 {
-	return fail(-EINVAL, "stream %u is host-signaled: it takes no work", stream);
+	return fail(-EINVAL, "stream %u is host-signaled and cannot execute work", stream);
 }
 
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
@@ -227,7 +227,8 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 
 	if (!(pool->capabilities & GPU_CAP_TIMELINE))
 		return fail(-EOPNOTSUPP,
-			"the device cannot write to memory from a stream; GPOOL_STREAM_HOST_SIGNALED can be opened");
+			"the device cannot write to memory from a stream; open the stream with "
+			"GPOOL_STREAM_HOST_SIGNALED");
 	error = timeline_register(pool);
 	if (error)
 		return error;
@@ -263,10 +264,11 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		return -ECHILD;
 	if (flags & ~(uint32_t)GPOOL_STREAM_HOST_SIGNALED || (native && flags))
 		return fail(-EINVAL,
-			"flags are 0x%x; the only one is GPOOL_STREAM_HOST_SIGNALED, for a stream without a native one",
+			"flags are 0x%x; the only known flag is GPOOL_STREAM_HOST_SIGNALED, which excludes a native "
+			"stream",
 			flags);
 	if (pool->session_kind)
-		return fail(-EOPNOTSUPP, "an observer or admin has no device");
+		return fail(-EOPNOTSUPP, "a session of an observer or admin has no device");
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);
 	if (opened) {
@@ -283,7 +285,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		pthread_mutex_unlock(&opened->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
-	return opened ? error : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
+	return opened ? error : fail(-EUSERS, "the session has %d open streams, the limit", SESSION_TIMELINES - 1);
 }
 
 int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
@@ -297,8 +299,7 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? 0
-			   : fail(-EINVAL, "stream %u is host-signaled: there is no native stream behind it", stream);
+	error = found->gpu ? 0 : fail(-EINVAL, "stream %u is host-signaled and has no native stream", stream);
 	if (!error)
 		*native = found->gpu; /* the argument that gpu_stream_adopt() expects */
 	pthread_mutex_unlock(&found->lock);
@@ -580,13 +581,13 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	if (!pool->alive)
 		return -ECHILD;
 	if (slot == 0)
-		return fail(-EINVAL, "fence 0 belongs to no stream");
+		return fail(-EINVAL, "fence 0 does not belong to a stream");
 	if (fence_check(pool, fence))
 		return -EINVAL;
 	stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&stream->lock);
 	if (!stream->open || !stream->host_signaled)
-		error = fail(-EINVAL, "fence 0x%llx is not of an open host-signaled timeline",
+		error = fail(-EINVAL, "fence 0x%llx does not belong to an open host-signaled timeline",
 			(unsigned long long)fence.value);
 	else
 		reach(pool, slot, fence.value & FENCE_VALUE_MASK);
@@ -617,7 +618,8 @@ static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct s
 	if (fence_check(pool, fence))
 		return -EINVAL;
 	if (stream_is_mirror(pool, slot))
-		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
+		return fail(
+			-EINVAL, "fence 0x%llx was imported and cannot be exported", (unsigned long long)fence.value);
 	*stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&(*stream)->lock);
 	if (!fence_signaled(&pool->session, fence.value) && (*stream)->open)
@@ -689,7 +691,7 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 	pthread_mutex_unlock(&pool->streams->lock);
 	return error     ? error
 		: stream ? 0
-			 : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
+			 : fail(-EUSERS, "the session has %d open streams, the limit", SESSION_TIMELINES - 1);
 }
 
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)

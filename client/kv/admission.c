@@ -35,11 +35,14 @@ static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
 	struct gpool_kv_need need = kv_need(kv, blocks);
 
 	if (error == -EUSERS)
-		fail(error, "all %u sequences of the cache are in use (max_sequences)", kv->max_sequences);
+		fail(error, "the cache has %u sequences, the limit (max_sequences)", kv->max_sequences);
 	else if (error == -EFBIG && blocks > kv->columns)
-		fail(error, "%u blocks needed; a sequence has at most %u (max_sequence_tokens)", blocks, kv->columns);
+		fail(error, "%u blocks needed; a sequence can have at most %u blocks (max_sequence_tokens)", blocks,
+			kv->columns);
 	else
-		fail(error, "%u blocks needed; the cache has %u, %u of them free, and keeps %u free (watermark_blocks)",
+		fail(error,
+			"%u blocks needed; the cache has %u blocks, of which %u are free and %u must stay free "
+			"(watermark_blocks)",
 			blocks, need.available_blocks, need.free_blocks, need.watermark_blocks);
 }
 

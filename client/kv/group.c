@@ -48,8 +48,7 @@ static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struc
 	uint32_t index = (uint32_t)sequence;
 
 	if (!(sequence >> 32) || index >= group->caches[0]->max_sequences)
-		return fail(
-			-EINVAL, "0x%llx is not the number of a sequence of this group", (unsigned long long)sequence);
+		return fail(-EINVAL, "0x%llx is not a sequence of this group", (unsigned long long)sequence);
 	*row = &group->rows[index];
 	return (*row)->members[0] == sequence
 		? 0
@@ -66,7 +65,7 @@ static bool alive(const struct gpool_kv_group *group)
 static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens)
 {
 	if (!count || count > MEMBERS_MAX)
-		return fail(-EINVAL, "count is %u; a group has 1 to %d caches", count, MEMBERS_MAX);
+		return fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
 	for (uint32_t i = 0; i < count; i++) {
 		if (!caches[i])
 			return fail(-EINVAL, "cache %u is NULL", i);
@@ -75,7 +74,7 @@ static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t
 				"range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u",
 				range_tokens, caches[i]->shape.block_tokens, i);
 		if (i + 1 < count && range_tokens > (uint64_t)caches[i]->columns << caches[i]->token_shift)
-			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u has at most %u tokens",
+			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u can have at most %u tokens",
 				range_tokens, i, caches[i]->columns << caches[i]->token_shift);
 		for (uint32_t other = 0; other < i; other++)
 			if (caches[other] == caches[i])
@@ -338,8 +337,8 @@ int gpool_kv_group_append(
 	if (!error && row->preempted)
 		error = fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)sequence);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
-		error = fail(
-			-EFBIG, "%u tokens more after %u; at most %u", tokens, row->tokens, (uint32_t)KV_TOKENS_MAX);
+		error = fail(-EFBIG, "cannot add %u tokens to %u; the maximum is %u", tokens, row->tokens,
+			(uint32_t)KV_TOKENS_MAX);
 	if (!error) {
 		first = row->tokens;
 		at = first / group->range_tokens < group->count ? first / group->range_tokens : group->count - 1;

@@ -190,7 +190,7 @@ static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequenc
 	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
 		if (kv_entry(kv, sequence, i) == block)
 			return 0;
-	return fail(-EACCES, "block %u is not one of a running sequence 0x%llx", block,
+	return fail(-EACCES, "block %u does not belong to sequence 0x%llx, or the sequence is not running", block,
 		(unsigned long long)kv_number(kv, sequence));
 }
 
@@ -205,7 +205,7 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 		return fail(-EINVAL, "block is %d; the cache has %u blocks", block, kv_block_count(kv));
 	if (!same_shape(kv, shape))
 		return fail(-EPROTO,
-			"the given shape differs from the cache's: %u layers, %u heads of %u elements of %u bytes, "
+			"the shape differs from that of the cache: %u layers, %u heads of %u elements of %u bytes, "
 			"blocks of %u tokens",
 			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes,
 			kv->shape.block_tokens);
@@ -256,8 +256,8 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 	for (size_t i = 0; i < count && !error; i++)
 		error = pair_check(kv, &pairs[i]) ? 0
 						  : fail(-EINVAL,
-							    "pair %zu: from block %d to %d; both must be in use, and "
-							    "the second by one sequence alone",
+							    "pair %zu, from block %d to %d: both blocks must be in "
+							    "use, and the target must belong to one sequence only",
 							    i, pairs[i].from, pairs[i].to);
 	for (size_t i = 0, run; i < count && !error; i += run) {
 		run = pairs_run(kv, &pairs[i], count - i);

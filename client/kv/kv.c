@@ -35,28 +35,28 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	options->max_sequence_tokens =
 		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
-		return fail(-EINVAL, "flags are 0x%x; some are unknown", options->flags);
+		return fail(-EINVAL, "flags are 0x%x, of which some are unknown", options->flags);
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
-		return fail(-EINVAL, "%s needs GPOOL_KV_PREFIXES",
+		return fail(-EINVAL, "%s requires GPOOL_KV_PREFIXES",
 			options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");
 	if (shape->block_tokens > BLOCK_TOKENS_MAX || shape->block_tokens & (shape->block_tokens - 1))
-		return fail(
-			-EINVAL, "block_tokens is %u; a power of two up to %d", shape->block_tokens, BLOCK_TOKENS_MAX);
+		return fail(-EINVAL, "block_tokens is %u; it must be a power of two up to %d", shape->block_tokens,
+			BLOCK_TOKENS_MAX);
 	if (shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1))
-		return fail(-EINVAL, "dtype_bytes is %u; 1, 2, 4 or 8", shape->dtype_bytes);
+		return fail(-EINVAL, "dtype_bytes is %u; it must be 1, 2, 4 or 8", shape->dtype_bytes);
 	if (options->max_sequences > SEQUENCES_MAX)
-		return fail(-EINVAL, "max_sequences is %u; at most %d", options->max_sequences, SEQUENCES_MAX);
+		return fail(-EINVAL, "max_sequences is %u; the maximum is %d", options->max_sequences, SEQUENCES_MAX);
 	if (options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX)
-		return fail(-EINVAL, "max_blocks is %u and pool_blocks %u; each at most %d", options->max_blocks,
-			options->pool_blocks, BITMAP_BITS_MAX);
+		return fail(-EINVAL, "max_blocks is %u and pool_blocks is %u; the maximum of each is %d",
+			options->max_blocks, options->pool_blocks, BITMAP_BITS_MAX);
 	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
-		return fail(-EINVAL, "max_sequence_tokens is %u; at most %u", options->max_sequence_tokens,
+		return fail(-EINVAL, "max_sequence_tokens is %u; the maximum is %u", options->max_sequence_tokens,
 			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
 	if (stream_slot_of(pool, options->stream, &slot))
 		return fail_stream(options->stream);
 	return stream_can_wait(pool, options->stream)
 		? 0
-		: fail(-EINVAL, "stream %u is host-signaled: it takes no work", options->stream);
+		: fail(-EINVAL, "stream %u is host-signaled and cannot execute work", options->stream);
 }
 
 /* Return the number of chunks of other processes that the cache can map at the same time. */
@@ -78,10 +78,10 @@ static int sizes_read(
 	if (count == 0)
 		count = 1;
 	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX)
-		return fail(-EINVAL, "the cache would have %llu pages; at most %u",
+		return fail(-EINVAL, "the cache would have %llu pages; the maximum is %u",
 			(unsigned long long)(count + places_of(options, chunk_blocks)) * kv->chunk_pages, UINT32_MAX);
 	if (options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX)
-		return fail(-EINVAL, "a block has %llu bytes; shared ones (pool_blocks) at most %llu",
+		return fail(-EINVAL, "a block has %llu bytes; shared blocks (pool_blocks) can have at most %llu",
 			(unsigned long long)kv->block_bytes,
 			(unsigned long long)KV_CHUNK_HANDLES_MAX * handle_pages(kv->pool) * kv->pool->page_bytes);
 	*chunks = (uint32_t)count;
@@ -90,9 +90,10 @@ static int sizes_read(
 	kv->watermark = options->watermark_blocks == GPOOL_KV_NO_WATERMARK ? 0
 		: options->watermark_blocks                                ? options->watermark_blocks
 									   : *chunks * chunk_blocks / WATERMARK_SHARE;
-	return kv->watermark < *chunks * chunk_blocks ? 0
-						      : fail(-EINVAL, "watermark_blocks is %u; the cache has %u blocks",
-								kv->watermark, *chunks * chunk_blocks);
+	return kv->watermark < *chunks * chunk_blocks
+		? 0
+		: fail(-EINVAL, "watermark_blocks is %u; it must be less than %u, the blocks of the cache",
+			  kv->watermark, *chunks * chunk_blocks);
 }
 
 /* ---- parts of a cache ---- */
@@ -125,8 +126,8 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.usage = GPOOL_USAGE_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
-		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages,
-			UINT32_MAX);
+		return fail(-EINVAL, "the tables would have %llu pages; the maximum is %u",
+			(unsigned long long)table_pages, UINT32_MAX);
 	error = gpool_range_reserve(
 		kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
 	if (!error)

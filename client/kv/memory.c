@@ -47,8 +47,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	kv->block_bytes = block_bytes_of(&kv->shape);
 	if (!kv->block_bytes)
 		return fail(-EINVAL,
-			"the shape has a 0, or a block above 2^40 bytes: %u layers, %u heads of %u "
-			"elements of %u bytes",
+			"the shape contains 0, or a block has more than 2^40 bytes: %u layers, %u heads of %u elements "
+			"of %u bytes",
 			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes);
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
 	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
@@ -63,7 +63,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	}
 	if (best_bytes / kv->pool->page_bytes > UINT32_MAX || best_bytes / kv->block_bytes > BITMAP_BITS_MAX)
 		return fail(-EINVAL,
-			"a block has %llu bytes; it must have less than 2^32 pages, and a chunk at most %d blocks",
+			"a block has %llu bytes; it must have fewer than 2^32 pages, and a chunk at most %d blocks",
 			(unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	kv->chunk_bytes = best_bytes;
 	kv->chunk_pages = (uint32_t)(best_bytes / kv->pool->page_bytes);

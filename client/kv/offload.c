@@ -133,13 +133,13 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
-		return fail(
-			-EINVAL, "flags are 0x%x; known are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
+		return fail(-EINVAL,
+			"flags are 0x%x; the known flags are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
 	pthread_mutex_lock(&kv->lock);
 	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL
 		? kv_victim(kv, sequence, &found)
 		: fail(-EOPNOTSUPP,
-			  "the cache has no host memory: call gpool_kv_host_reserve(), or give GPOOL_KV_OFFLOAD_POOL");
+			  "the cache has no host memory; call gpool_kv_host_reserve(), or use GPOOL_KV_OFFLOAD_POOL");
 	if (!result) {
 		uint32_t tokens = cursor_stop(found);
 

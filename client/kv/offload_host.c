@@ -198,10 +198,10 @@ int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (bytes < kv->block_bytes || bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return fail(-EINVAL, "bytes is %llu; at least %llu, a block, and at most %d blocks",
+		return fail(-EINVAL, "bytes is %llu; it must be at least %llu, one block, and at most %d blocks",
 			(unsigned long long)bytes, (unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	pthread_mutex_lock(&kv->lock);
-	error = kv->host ? fail(-EALREADY, "the cache has host memory already") : host_make(kv, bytes, &kv->host);
+	error = kv->host ? fail(-EALREADY, "the cache already has host memory") : host_make(kv, bytes, &kv->host);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

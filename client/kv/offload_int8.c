@@ -69,7 +69,8 @@ int int8_open(struct gpool_kv *kv)
 	int error;
 
 	if (kv->shape.dtype_bytes > 4 || !int8_room(kv, kv->block_bytes) || !int8_room(kv, kv->pool->page_bytes))
-		return fail(-EOPNOTSUPP, "GPOOL_KV_OFFLOAD_INT8: not for elements of %u bytes in blocks of %llu bytes",
+		return fail(-EOPNOTSUPP,
+			"GPOOL_KV_OFFLOAD_INT8 does not support elements of %u bytes in blocks of %llu bytes",
 			kv->shape.dtype_bytes, (unsigned long long)kv->block_bytes);
 	if (kv->losses)
 		return 0;

@@ -456,7 +456,7 @@ static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key ke
 		return place_used(kv, place, object, keys);
 	if (!keys) {
 		pool_log(kv->pool, POOL_LOG_WARNING,
-			"object '%s' is not a prefix of this KV cache's shape, and is not used", name);
+			"object '%s' is not a prefix in the shape of this KV cache and is not used", name);
 		directory_refuse(kv, &info);
 	}
 	gpool_object_close(object);

@@ -132,7 +132,9 @@ static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, 
 	if (error)
 		return error;
 	if (read->flags || read->reserved || (read->count && !read->ids))
-		return fail(-EINVAL, "flags are 0x%x, reserved is %u and ids is %s; both must be 0, and %u ids given",
+		return fail(-EINVAL,
+			"flags are 0x%x, reserved is %u and ids is %s; flags and reserved must be 0, and ids must have "
+			"%u elements",
 			read->flags, read->reserved, read->ids ? "set" : "NULL", read->count);
 	return kv->prefixes.entries ? 0 : fail_no_prefixes();
 }
@@ -389,7 +391,8 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 	if (error)
 		return error;
 	switch (deed_of(kv, block, key, holder)) {
-	case DEED_OTHER_TEXT: return fail(-EINVAL, "block %u of the sequence is published with other ids", index);
+	case DEED_OTHER_TEXT:
+		return fail(-EINVAL, "block %u of the sequence is already published with other ids", index);
 	case DEED_ADD:
 		prefix_table_add(&kv->prefixes, block, key, index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE);
 		if (!is_pooled(kv, block))
@@ -418,7 +421,7 @@ static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const stru
 	if (sequence->state != GPOOL_KV_RUNNING)
 		return fail_preempted(kv, sequence);
 	if (prefix->count > cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)))
-		return fail(-EINVAL, "count is %u ids; the sequence has %u tokens", prefix->count,
+		return fail(-EINVAL, "count is %u; it must not exceed %u, the tokens of the sequence", prefix->count,
 			cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)));
 	if (sequence->keyed_epoch != kv->prefix_epoch)
 		sequence->keyed = 0;
@@ -426,7 +429,7 @@ static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const stru
 		sequence->root = sequence->last = walk.root;
 		sequence->keyed_epoch = kv->prefix_epoch;
 	} else if (!prefix_key_same(sequence->root, walk.root)) {
-		return fail(-EINVAL, "the sequence is published for another adapter or with another salt");
+		return fail(-EINVAL, "the sequence is already published for another adapter or with another salt");
 	}
 	while (!error && sequence->keyed < walk.count)
 		error = publish_next(kv, sequence, &walk);

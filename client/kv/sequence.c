@@ -30,8 +30,7 @@ int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **seq
 	uint32_t row = (uint32_t)number, generation = (uint32_t)(number >> 32);
 
 	if (!generation || row >= kv->max_sequences)
-		return fail(
-			-EINVAL, "0x%llx is not the number of a sequence of this cache", (unsigned long long)number);
+		return fail(-EINVAL, "0x%llx is not a sequence of this cache", (unsigned long long)number);
 	if (atomic_load_explicit(&kv->sequences[row].generation, memory_order_relaxed) != generation)
 		return fail(-ESTALE, "sequence 0x%llx has ended", (unsigned long long)number);
 	*sequence = &kv->sequences[row];
@@ -146,8 +145,10 @@ int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *r
 	if (error)
 		return error;
 	return (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved
-		? fail(-EINVAL, "flags are 0x%x and reserved is %u; known are GPOOL_KV_CONTINUES and 0", read->flags,
-			  read->reserved)
+		? fail(-EINVAL,
+			  "flags are 0x%x and reserved is %u; the only known flag is GPOOL_KV_CONTINUES, and reserved "
+			  "must be 0",
+			  read->flags, read->reserved)
 		: 0;
 }
 

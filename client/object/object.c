@@ -16,7 +16,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 	size_t length = from ? strnlen(from, size) : 0;
 
 	if (length >= size)
-		return fail(-EINVAL, "a name has %zu bytes; at most %zu", strlen(from), size - 1);
+		return fail(-EINVAL, "a name has %zu bytes; the maximum is %zu", strlen(from), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
 		return fail(-EINVAL, "a name has bytes that are not printable UTF-8");
 	memcpy(to, from ? from : "", length);
@@ -27,7 +27,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 static int object_name_copy(char to[POOL_OBJECT_NAME_BYTES], const char *name)
 {
 	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name)
-			     : fail(-EINVAL, "the object's name is empty");
+			     : fail(-EINVAL, "the name of the object is empty");
 }
 
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object)
@@ -119,7 +119,8 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 	if (msg_decode_object_change_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error)
-		pool_log(pool, POOL_LOG_INFO, "a change of object '%s' is refused: %s", request->name, reply.text);
+		pool_log(pool, POOL_LOG_INFO, "the agent refused a change of object '%s': %s", request->name,
+			reply.text);
 	return reply.error ? fail(reply.error, "object '%s': %s", request->name, reply.text) : 0;
 }
 
@@ -156,9 +157,10 @@ static int open_ask(const struct gpool_object *object, const struct gpool_object
 		return -EPROTO;
 	}
 	if (reply->error)
-		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply->text);
+		pool_log(object->pool, POOL_LOG_INFO, "the agent refused to open object '%s': %s", object->name,
+			reply->text);
 	if (reply->error == -EPROTO && options->layout_hash)
-		return fail(reply->error, "object '%s': %s, and the one expected is %016llx", object->name, reply->text,
+		return fail(reply->error, "object '%s': %s, but the expected one is %016llx", object->name, reply->text,
 			(unsigned long long)options->layout_hash);
 	return reply->error ? fail(reply->error, "object '%s': %s", object->name, reply->text) : 0;
 }
@@ -254,7 +256,7 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 
 	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT ||
 		(options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_ADOPT, which needs a role",
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_OBJECT_ADOPT, which requires a role",
 			options->flags);
 	error = object_new(pool, name, &made);
 	if (error)
@@ -318,7 +320,8 @@ int gpool_object_close(struct gpool_object *object)
 		return 0;
 	}
 	if (object->in_range)
-		return fail(-EINVAL, "object '%s' is mapped in a range; gpool_range_unmap() closes it", object->name);
+		return fail(
+			-EINVAL, "object '%s' is mapped in a range; close it with gpool_range_unmap()", object->name);
 	/* Pages of an object that was built by this process stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
@@ -363,7 +366,7 @@ int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *
 	if (!pool->alive)
 		return -ECHILD;
 	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
-		return fail(-EINVAL, "allocation %u of object '%s', which has %u", index, object->name,
+		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocations", index, object->name,
 			object->number ? object->manifest.header->allocations : object->part_count);
 	if (object->number) {
 		*address = object->addresses[index];
@@ -385,7 +388,7 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->number)
 		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
-		return fail(-ENOENT, "entry %u of object '%s', which has %u", index, object->name,
+		return fail(-ENOENT, "no entry %u: object '%s' has %u entries", index, object->name,
 			object->manifest.header->entries);
 	entry = &object->manifest.entries[index];
 	*key = object->manifest.data + entry->offset;
@@ -477,7 +480,7 @@ int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t cou
 	if (!pool->alive)
 		return -ECHILD;
 	if (count > INT32_MAX)
-		return fail(-EINVAL, "count is %u; the largest is %d", count, INT32_MAX);
+		return fail(-EINVAL, "count is %u; the maximum is %d", count, INT32_MAX);
 	for (; found < count; found++) {
 		if (!names[found])
 			return fail(-EINVAL, "name %u is NULL", found);

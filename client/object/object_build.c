@@ -34,11 +34,11 @@ static int options_refuse(const struct gpool_object_options *read)
 	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE;
 
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
 		return fail(
-			-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
-	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u",
+			-EINVAL, "memory_class is %u; the maximum is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
+	return fail(-EINVAL, "%s requires the class PINNABLE, but memory_class is %u",
 		read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
 }
 
@@ -92,7 +92,7 @@ int gpool_object_alloc(
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number)
-		return fail(-EINVAL, "object '%s' is published", object->name);
+		return fail(-EINVAL, "object '%s' is already published", object->name);
 	if (object->part_count == object->part_capacity) {
 		uint32_t capacity = object->part_capacity ? object->part_capacity * 2 : 16;
 		struct object_part *grown = realloc(object->parts, capacity * sizeof(*grown));
@@ -106,7 +106,7 @@ int gpool_object_alloc(
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
 	/* Content that is being published must not be spilled at the same time. */
 	if (!error && request.flags & GPOOL_ALLOC_SPILL)
-		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL is not for allocations of objects");
+		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL cannot be used for allocations of objects");
 	if (!error)
 		error = alloc_block(object->pool, page_count, &request, &block);
 	if (error)
@@ -121,7 +121,7 @@ int gpool_object_set(struct gpool_object *object, const char *key, const void *v
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number)
-		return fail(-EINVAL, "object '%s' is published", object->name);
+		return fail(-EINVAL, "object '%s' is already published", object->name);
 	parts_touch(object);
 	return draft_set(&object->draft, key, value, bytes);
 }
@@ -211,8 +211,8 @@ static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count,
 
 	/* If a back end cannot protect a part of a handle, the pages stay writable. */
 	if (error && error != -EBUSY)
-		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1,
-			gpu_error_text());
+		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable in this process: %s", first,
+			first + count - 1, gpu_error_text());
 	return error == -EBUSY ? error : 0;
 }
 
@@ -357,7 +357,8 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 	if (msg_decode_object_publish_reply(reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply->error)
-		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not published: %s", object->name, reply->text);
+		pool_log(object->pool, POOL_LOG_INFO, "the agent refused to publish object '%s': %s", object->name,
+			reply->text);
 	return reply->error;
 }
 
@@ -451,7 +452,7 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 		return -ECHILD;
 	if (object->number || !object->part_count)
 		return fail(-EINVAL, "object '%s' %s", object->name,
-			object->number ? "is published already" : "has no allocation");
+			object->number ? "is already published" : "has no allocation");
 	parts_touch(object);
 	error = runs_collect(object, &runs);
 	if (!error)

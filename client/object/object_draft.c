@@ -42,10 +42,10 @@ int draft_set(struct draft *draft, const char *key, const void *value, size_t by
 	int error;
 
 	if (key_bytes < 1 || key_bytes > MANIFEST_KEY_MAX)
-		return fail(-EINVAL, "the key has %zu bytes; 1 to %d", strlen(key), MANIFEST_KEY_MAX);
+		return fail(-EINVAL, "the key has %zu bytes; it must have 1 to %d", strlen(key), MANIFEST_KEY_MAX);
 	if (bytes > MANIFEST_BYTES_MAX || draft->bytes > 2 * (uint64_t)MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the value of '%s' has %zu bytes; all metadata of an object at most %d", key, bytes,
-			MANIFEST_BYTES_MAX);
+		return fail(-EFBIG, "the value of '%s' has %zu bytes; the metadata of an object can have at most %d",
+			key, bytes, MANIFEST_BYTES_MAX);
 	error = draft_grow(draft, key_bytes + 1 + bytes);
 	if (error)
 		return error;
@@ -151,7 +151,7 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	draft_sort(draft);
 	bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
 	if (bytes > MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
+		return fail(-EFBIG, "the runs and metadata of the object have %llu bytes; the maximum is %d",
 			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
 	/*
 	 * Write the manifest with write(2). A writable mapping could be inherited by a child that another thread forks,

@@ -98,7 +98,8 @@ static int pool_attach(struct device *device, int index)
 
 	if (error) {
 		tell(device, error,
-			"no pool for device %d: name one for each device in GPOOL_TORCH_POOLS, such as \"gpu0,gpu1\"",
+			"no pool for device %d; list a pool for each device in GPOOL_TORCH_POOLS, such as "
+			"\"gpu0,gpu1\"",
 			index);
 		return error;
 	}
@@ -107,7 +108,7 @@ static int pool_attach(struct device *device, int index)
 	error = gpool_open(&options, &pool);
 	if (error) {
 		tell(device, error,
-			"cannot attach to pool '%s' for device %d: %s; is gpoold running, and GPOOL_DIR right?",
+			"cannot attach to pool '%s' for device %d: %s; check that gpoold is running, and GPOOL_DIR",
 			*name ? name : "(the first)", index, gpool_last_error(error));
 		return error;
 	}
@@ -120,7 +121,8 @@ static struct device *device_of(int index)
 	struct device *device;
 
 	if (index < 0 || index >= DEVICES_MAX) {
-		tell(&devices[0], -ENODEV, "no device %d: 0 to %d can have pools", index, DEVICES_MAX - 1);
+		tell(&devices[0], -ENODEV, "device %d cannot have a pool; only devices 0 to %d can", index,
+			DEVICES_MAX - 1);
 		return NULL;
 	}
 	device = &devices[index];

@@ -326,7 +326,8 @@ static int fence_all(struct elastic *elastic, const struct elastic_pages *pages,
 		uint32_t slot = elastic_slot_of(elastic, page);
 
 		if (slot != last && !handle_fence(elastic->space.pool, page_of(elastic, slot), fence))
-			return fail(-ENOMEM, "page %u: unfinished work uses all %d joint fences", page, SESSION_JOINS);
+			return fail(-ENOMEM, "page %u: all %d joint fences are used by unfinished work", page,
+				SESSION_JOINS);
 		last = slot;
 	}
 	return 0;
@@ -350,7 +351,7 @@ static int offer_check(const struct elastic *elastic, const struct elastic_pages
 	uint32_t per_handle = handle_pages(elastic->space.pool);
 
 	if (pages->first % per_handle || pages->count % per_handle || (pages->times > 1 && pages->stride % per_handle))
-		return fail(-EINVAL, "first is %u and count %u; both must be multiples of %u, the pages of a handle",
+		return fail(-EINVAL, "first is %u and count is %u; both must be multiples of %u, the pages of a handle",
 			pages->first, pages->count, per_handle);
 	for (uint32_t i = 0; i < pages->times; i++) {
 		uint32_t first = pages->first + i * pages->stride;

@@ -47,7 +47,7 @@ static bool is_free(const struct backing *backing)
 		uint32_t state = backing->elastic->slots[slot].state;
 
 		if (state == ELASTIC_SHARED)
-			fail(-EBUSY, "page %u belongs to a named object that is mapped there",
+			fail(-EBUSY, "page %u is mapped to a named object",
 				slot * handle_pages(backing->elastic->space.pool));
 		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN || state == ELASTIC_SHARED)
 			return false;

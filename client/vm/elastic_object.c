@@ -42,7 +42,7 @@ static int whole_handles(const struct elastic *elastic, const struct elastic_pag
 	uint32_t per_handle = handle_pages(elastic->space.pool);
 
 	return pages->first % per_handle || pages->count % per_handle
-		? fail(-EINVAL, "first is %u and count %u; both must be multiples of %u, the pages of a handle",
+		? fail(-EINVAL, "first is %u and count is %u; both must be multiples of %u, the pages of a handle",
 			  pages->first, pages->count, per_handle)
 		: 0;
 }
@@ -153,7 +153,7 @@ static int publish_options(struct gpool_range_publish_options *read, const struc
 	if (error)
 		return error;
 	if (read->flags & ~(uint32_t)GPOOL_OBJECT_PRIVATE)
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_PRIVATE", read->flags);
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_OBJECT_PRIVATE", read->flags);
 	if (!read->key && (read->value || read->value_bytes))
 		return fail(-EINVAL, "value is set without a key");
 	if (read->follows && (read->follows->pool != pool || !read->follows->number))
@@ -185,7 +185,7 @@ static int object_fits(const struct gpool_object *object)
 	uint32_t per_handle = handle_pages(object->pool);
 
 	if (object->memory_class == GPOOL_OBJECT_MUTABLE)
-		return fail(-EINVAL, "object '%s' is of the class MUTABLE", object->name);
+		return fail(-EINVAL, "object '%s' has the class MUTABLE and cannot be mapped in a range", object->name);
 	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
 		if (object->manifest.runs[i].first % per_handle || object->manifest.runs[i].count % per_handle)
 			return fail(-EOPNOTSUPP, "the pages of object '%s' do not fill handles of %u pages",
@@ -204,7 +204,7 @@ static int map_begin(struct elastic *elastic, const struct elastic_pages *pages)
 		elastic_settle_slot(elastic, slot);
 		if (elastic->slots[slot].state != ELASTIC_HOLE && elastic->slots[slot].state != ELASTIC_RECLAIMABLE)
 			error = fail(
-				-EBUSY, "page %u has memory that is in use", slot * handle_pages(elastic->space.pool));
+				-EBUSY, "page %u is committed and in use", slot * handle_pages(elastic->space.pool));
 	}
 	if (!error)
 		slots_set(elastic, pages, ELASTIC_MOVING);
@@ -274,7 +274,7 @@ int gpool_range_map(struct gpool_range *range, uint32_t first, const char *name,
 	if (options)
 		error = options_read(&read, sizeof(read), options);
 	if (!error && (read.flags || read.role))
-		error = fail(-EINVAL, "flags or role is set, which a range does not take");
+		error = fail(-EINVAL, "flags and role must not be set for a range");
 	if (!error)
 		error = object_open(range->pool, name, &read, false, &opened);
 	if (error)

@@ -17,14 +17,14 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	if (error)
 		return error;
 	if (read->usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", read->usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", read->usage, GPOOL_USAGE_COUNT - 1);
 	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
-		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)",
+		return fail(-EINVAL, "memory_class is %u; an elastic range must be MUTABLE (%d) or EPHEMERAL (%d)",
 			read->memory_class, GPOOL_OBJECT_MUTABLE, GPOOL_OBJECT_EPHEMERAL);
 	if (read->flags & ~(uint32_t)GPOOL_RANGE_ZERO)
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_RANGE_ZERO", read->flags);
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_RANGE_ZERO", read->flags);
 	return read->name || read->timeout_ms || read->reserved
-		? fail(-EINVAL, "name, timeout_ms or reserved is set, which an elastic range does not have")
+		? fail(-EINVAL, "name, timeout_ms and reserved must not be set for an elastic range")
 		: 0;
 }
 
@@ -47,7 +47,7 @@ int range_reserve_elastic(
 	error = pool->ranges->asleep ? fail_asleep() : elastic_open(made);
 	if (!error && read.flags & GPOOL_RANGE_ZERO && gpu_stream_create(pool->gpu, &made->elastic->zeroing)) {
 		range_unreserve(made);
-		error = fail(-ENOMEM, "no stream to fill pages with zeros: %s", gpu_error_text());
+		error = fail(-ENOMEM, "cannot create a stream to fill pages with zeros: %s", gpu_error_text());
 	}
 	if (error) {
 		range_free(made);
@@ -77,7 +77,7 @@ static int pages_check(const struct gpool_range *range, const struct elastic_pag
 	if (!range->elastic)
 		return fail(-EINVAL, "the range is not elastic");
 	if (!elastic_pages_check(range->elastic, pages))
-		return fail(-EINVAL, "first is %u and count %u; the range has %u pages", pages->first, pages->count,
+		return fail(-EINVAL, "first is %u and count is %u; the range has %u pages", pages->first, pages->count,
 			range->page_count);
 	return 0;
 }
@@ -156,7 +156,7 @@ int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t coun
 	if (error)
 		return error;
 	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured)
-					       : fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
+					       : fail(-EINVAL, "captured is %d; it must be 0 or 1", captured);
 	ranges_leave(range->pool->ranges);
 	return error;
 }

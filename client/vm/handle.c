@@ -185,7 +185,7 @@ static int handles_stand(
 	for (uint32_t i = 0; i < handles; i++) {
 		if (!handle_stand(pool, cache, pages[i], options))
 			continue;
-		pool_log(pool, POOL_LOG_ERROR, "granted pages are not leased to session %u any more", pool->id);
+		pool_log(pool, POOL_LOG_ERROR, "granted pages are no longer leased to session %u", pool->id);
 		handles_idle(pool, pages + i, handles - i);
 		vm_put(pool, pages, i);
 		return -EPIPE;

@@ -133,7 +133,7 @@ int range_stand(struct gpool_range *range)
 		pool, cache, range->pages.spans[0].first, range->page_count, &range->attributes, &range->block);
 	if (!error)
 		return 0;
-	pool_log(pool, POOL_LOG_ERROR, "pages of a range are not leased to session %u any more", pool->id);
+	pool_log(pool, POOL_LOG_ERROR, "pages of a range are no longer leased to session %u", pool->id);
 	return -EPIPE;
 }
 
@@ -175,19 +175,20 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
 			options->reserved);
 	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
-		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class,
+		return fail(-EINVAL, "memory_class is %u; the maximum is %d", options->memory_class,
 			GPOOL_OBJECT_EPHEMERAL);
 	if (options->usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", options->usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", options->usage, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (page_count == 0 || page_count > pool->page_count)
-		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
+		return fail(-EINVAL, "page_count is %u; it must be 1 to %u, the pages of the pool", page_count,
+			pool->page_count);
 	/* Only a range that is kept as an object has a name. */
 	if ((options->memory_class == GPOOL_OBJECT_IMMUTABLE) != (options->name && *options->name))
 		return fail(-EINVAL,
-			options->name && *options->name ? "only a range of the class IMMUTABLE has a name"
-							: "a range of the class IMMUTABLE needs a name");
+			options->name && *options->name ? "only a range of the class IMMUTABLE can have a name"
+							: "a range of the class IMMUTABLE must have a name");
 	return 0;
 }
 
@@ -301,7 +302,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	if (options)
 		error = options_read(&read, sizeof(read), options);
 	if (!error && (read.flags || read.role))
-		error = fail(-EINVAL, "flags or role is set, which a range does not take");
+		error = fail(-EINVAL, "flags and role must not be set for a range");
 	if (!error)
 		error = object_open(pool, name, &read, false, &object);
 	if (error)
@@ -313,7 +314,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	if (!made) {
 		error = object->memory_class == GPOOL_OBJECT_IMMUTABLE
 			? -ENOMEM
-			: fail(-EINVAL, "object '%s' is not of the class IMMUTABLE", object->name);
+			: fail(-EINVAL, "object '%s' does not have the class IMMUTABLE", object->name);
 		goto close_object;
 	}
 	memcpy(made->name, object->name, sizeof(made->name));
@@ -347,7 +348,7 @@ int range_settle(struct gpool_range *range)
 	shared = elastic_shared(range->elastic);
 	if (shared)
 		return fail(-EBUSY,
-			"%u pages of named objects are mapped in a range; end that with gpool_range_unmap()", shared);
+			"%u pages of named objects are mapped in a range; unmap them with gpool_range_unmap()", shared);
 	return elastic_leaving(range->elastic) ? -EBUSY : 0;
 }
 

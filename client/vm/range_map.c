@@ -62,7 +62,7 @@ void range_unreserve(struct gpool_range *range)
 		range->bytes = 0;
 	}
 	if (range->bytes && gpu_unreserve(pool->gpu, range->va, range->bytes))
-		pool_log(pool, POOL_LOG_ERROR, "cannot free the addresses of a range: %s; they are lost",
+		pool_log(pool, POOL_LOG_ERROR, "cannot free the addresses of a range: %s; the addresses are lost",
 			gpu_error_text());
 	range->bytes = 0;
 }

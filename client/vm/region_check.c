@@ -46,21 +46,21 @@ static void neighbours_check(struct check *check, const struct vm_region *region
 		region->slot);
 	expect(check,
 		region->before ? region->before->after == region : region->chunk->lowest == region && !region->first,
-		region, "nothing leads to it");
+		region, "its neighbor or chunk does not refer to it");
 	if (!after) {
 		expect(check, region->first + region->count == region->chunk->pages, region,
-			"the chunk goes on behind it");
+			"it has no next region, but is not at the end of its chunk");
 		return;
 	}
 	expect(check,
 		after->before == region && after->chunk == region->chunk &&
 			after->first == region->first + region->count,
-		region, "the next one begins at page %u", after->first);
+		region, "the next region begins at page %u", after->first);
 	if (region->moving || after->moving || region->guarded || after->guarded || region->kind != after->kind)
 		return;
-	expect(check, region->kind != VM_HOLE, region, "the next one is a hole too");
+	expect(check, region->kind != VM_HOLE, region, "the next region is also a hole");
 	expect(check, region->kind != VM_FREE || region->slot != after->slot, region,
-		"the next one is free in slot %u too", after->slot);
+		"the next region is also free in slot %u", after->slot);
 }
 
 static void readiness_check(struct check *check, const struct vm_region *region)
@@ -68,23 +68,23 @@ static void readiness_check(struct check *check, const struct vm_region *region)
 	bool of_stream = is_stream_slot(region->slot);
 
 	expect(check, !region->guarded || (region->kind == VM_FREE && of_stream && region->ready != VM_READY), region,
-		"guarded by nothing");
+		"guarded, but not free or not waiting in a stream");
 	switch (region->ready) {
 	case VM_READY:
 		expect(check, fence_signaled(check->set->session, region->fence), region,
-			"ready, and its fence is not signaled");
+			"ready, but its fence is not signaled");
 		break;
 	case VM_PENDING:
-		expect(check, region->fence != 0, region, "waits for no fence");
+		expect(check, region->fence != 0, region, "pending without a fence");
 		expect(check, region->kind == VM_PENDING_UNMAP || fence_slot(region->fence) == region->slot, region,
-			"another slot's fence");
+			"its fence belongs to another slot");
 		break;
 	default:
 		expect(check, region->kind == VM_FREE && !region->fence, region,
-			"unfenced, and has a fence, or is not free");
+			"unfenced, but it has a fence or is not free");
 	}
 	expect(check, of_stream || region->kind != VM_FREE || (region->ready == VM_READY && !region->fence), region,
-		"of no stream, and waits");
+		"it is free and belongs to no stream, but is not ready");
 }
 
 static void place_check(struct check *check, const struct vm_region *region)
@@ -92,7 +92,7 @@ static void place_check(struct check *check, const struct vm_region *region)
 	const struct vm_region *at = region->chunk->at[region->first];
 
 	expect(check, at == (region->kind == VM_ALLOCATED && !region->moving ? region : NULL), region,
-		"an address leads elsewhere");
+		"the entry of its address refers to another region");
 }
 
 static void region_add(struct check *check, const struct vm_region *region)
@@ -178,7 +178,8 @@ static uint64_t tree_check(struct check *check, enum tree tree, const struct vm_
 			stack[depth++] = region;
 		expect(check, !region, region, "a tree is too deep");
 		region = stack[--depth];
-		expect(check, tree_holds(tree, region, slot), region, "it is in tree %d of slot %u", tree, slot);
+		expect(check, tree_holds(tree, region, slot), region, "it does not belong in tree %d of slot %u", tree,
+			slot);
 		expect(check, !last || in_order(tree, last, region), region, "it is out of order in tree %d of slot %u",
 			tree, slot);
 		last = region;
@@ -197,7 +198,7 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 
 	TAILQ_FOREACH(region, &stream->ages, by_age)
 	{
-		expect(check, !last || last->id < region->id, region, "it is out of order of age");
+		expect(check, !last || last->id < region->id, region, "it is out of order by age");
 		last = region;
 		aged++;
 		pages += region->count;
@@ -210,7 +211,7 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 	TAILQ_FOREACH(region, &stream->unfenced, queue)
 	{
 		expect(check, region->ready == VM_UNFENCED && !region->moving && region->slot == slot, region,
-			"not unfenced");
+			"in the list of unfenced regions, but not unfenced");
 		++*unfenced;
 	}
 	waiting = tree_check(check, TREE_FENCES, RB_ROOT(&stream->fences), slot);
@@ -222,7 +223,7 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 	expect(check, (set->used[slot / 64] >> (slot % 64) & 1) == (aged != 0), NULL, "slot %u: wrong bit for regions",
 		slot);
 	expect(check, (set->loose[slot / 64] >> (slot % 64) & 1) == !TAILQ_EMPTY(&stream->unfenced), NULL,
-		"slot %u: wrong bit for unfenced ones", slot);
+		"slot %u: wrong bit for unfenced regions", slot);
 }
 
 static void trees_check(struct check *check)
@@ -244,7 +245,7 @@ static void trees_check(struct check *check)
 	expect(check, unfenced == check->unfenced && set->unfenced == unfenced, NULL,
 		"%llu unfenced regions in lists, %llu in chunks", (unsigned long long)unfenced,
 		(unsigned long long)check->unfenced);
-	expect(check, fenced == check->pending, NULL, "%llu regions wait in trees, %llu in chunks",
+	expect(check, fenced == check->pending, NULL, "%llu pending regions in trees, %llu in chunks",
 		(unsigned long long)fenced, (unsigned long long)check->pending);
 	expect(check, ripe == check->ripe, NULL, "%llu ripe pending unmaps in the list, %llu in chunks",
 		(unsigned long long)ripe, (unsigned long long)check->ripe);
@@ -259,10 +260,10 @@ static void totals_check(struct check *check)
 
 	for (int kind = 0; kind < VM_KINDS; kind++)
 		expect(check, set->pages[kind] == check->pages[kind] && set->counts[kind] == check->counts[kind], NULL,
-			"kind %d: %llu pages in %llu regions, in chunks %llu in %llu", kind,
+			"kind %d: %llu pages in %llu regions, but %llu in %llu in chunks", kind,
 			(unsigned long long)set->pages[kind], (unsigned long long)set->counts[kind],
 			(unsigned long long)check->pages[kind], (unsigned long long)check->counts[kind]);
-	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, in chunks %llu",
+	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, %llu in chunks",
 		(unsigned long long)set->guarded, (unsigned long long)check->guarded);
 	expect(check,
 		set->available == check->available && set->reclaimable == check->reclaimable &&

@@ -35,7 +35,7 @@ static int range_keep(struct gpool_range *range)
 
 	if (error) {
 		pool_log(pool, POOL_LOG_ERROR,
-			"cannot keep a range of %u pages as object '%s': %s; this process stays awake",
+			"cannot publish a range of %u pages as object '%s': %s; this process stays awake",
 			range->page_count, range->name, gpool_strerror(error));
 		return error;
 	}
@@ -66,7 +66,8 @@ static void ranges_map_again(struct ranges *ranges, const struct gpool_range *en
 			/* The range keeps its pages. A wake tries to map them again. */
 			ranges->asleep = true;
 			pool_log(range->pool, POOL_LOG_ERROR,
-				"a range of %u pages, which could not be put to sleep, is not mapped",
+				"cannot map a range of %u pages again after a failed sleep; the session is asleep "
+				"until gpool_wake() succeeds",
 				range->page_count);
 		}
 }
@@ -189,7 +190,7 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 	if (error == -EIO)
 		return fail(-EIO,
 			"the content of %u pages cannot be spilled: a disk failed, or no mover serves the pool; the "
-			"agent's log has the cause",
+			"log of the agent contains the cause",
 			pages);
 	/* The block exists, so -ESTALE means that the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
@@ -260,13 +261,13 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	if (!pool->alive)
 		return -ECHILD;
 	if (flags)
-		return fail(-EINVAL, "flags are 0x%x; none are known", flags);
+		return fail(-EINVAL, "flags are 0x%x; they must be 0", flags);
 	if (pool->session_kind)
 		return fail_kind(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!pool->ranges->asleep) {
 		error = gate_close(pool->ranges) ? sleep_all(pool)
-						 : fail(-EBUSY, "another thread is in a call that uses a range");
+						 : fail(-EBUSY, "another thread executes a call that uses a range");
 		if (!pool->ranges->asleep)
 			gate_open(pool->ranges);
 	}

@@ -173,7 +173,8 @@ static int sliced_open(struct gpool_sliced_range *sliced, const struct gpool_ran
 	int error;
 
 	if (!shape_set(sliced, &pages))
-		return fail(-EINVAL, "slices is %u, blocks %u and block_pages %u; together they must be 1 to %u pages",
+		return fail(-EINVAL,
+			"slices is %u, blocks is %u and block_pages is %u; their product must be 1 to %u pages",
 			sliced->slices, sliced->blocks, sliced->block_pages, UINT32_MAX);
 	error = range_reserve_elastic(pool, pages, options, &sliced->range);
 	if (error)
@@ -335,7 +336,7 @@ int gpool_sliced_range_grow(struct gpool_sliced_range *sliced, uint32_t blocks, 
 	if (!sliced->pool->alive)
 		return -ECHILD;
 	if (blocks > sliced->blocks)
-		return fail(-EINVAL, "blocks is %u; the sliced range has at most %u", blocks, sliced->blocks);
+		return fail(-EINVAL, "blocks is %u; the sliced range can have at most %u", blocks, sliced->blocks);
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&sliced->growing);

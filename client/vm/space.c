@@ -67,7 +67,7 @@ void vm_space_close(struct vm_space *space)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, space->base, space->bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot free %llu bytes of addresses: %s; they are lost",
+		pool_log(pool, POOL_LOG_ERROR, "cannot free %llu bytes of addresses: %s; the addresses are lost",
 			(unsigned long long)space->bytes, gpu_error_text());
 	munmap(space->pages, space->slot_count * sizeof(*space->pages));
 	space->pages = NULL;

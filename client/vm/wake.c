@@ -77,7 +77,7 @@ static int range_reopen(struct gpool_range *range)
 	error = object_open(range->pool, range->name, &options, false, &range->object);
 	if (error == -ENOENT || error == -EPROTO) {
 		pool_log(range->pool, POOL_LOG_ERROR,
-			"cannot wake: object '%s' version %llu does not exist any more; this process stays asleep",
+			"cannot wake: object '%s' version %llu no longer exists; this process stays asleep",
 			range->name, (unsigned long long)range->version);
 		return -ESTALE;
 	}
@@ -169,10 +169,10 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	pin_drop(&pool->session, block.page);
 	if (error)
 		pool_log(pool, POOL_LOG_ERROR,
-			"cannot wake: the content of %u pages cannot be read back; this process stays asleep",
-			ask.need);
+			"cannot wake: the content of %u pages cannot be restored; this process stays asleep", ask.need);
 	if (error == -ESTALE || error == -EIO)
-		return fail(-EIO, "the spilled content of %u pages cannot be restored; the agent's log has the cause",
+		return fail(-EIO,
+			"the spilled content of %u pages cannot be restored; the log of the agent contains the cause",
 			ask.need);
 	return error;
 }
@@ -250,7 +250,7 @@ static int content_look(struct gpool *pool)
 	if (!ranges->spilled_tag || lease_ask(pool, &ask) != -EIO)
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR,
-		"cannot wake: no mover serves the pool, so that the content of %u pages cannot be read back now; this "
+		"cannot wake: no mover serves the pool, so the content of %u pages cannot be restored now; this "
 		"process stays asleep",
 		ranges->spilled_pages);
 	return fail(-EIO, "no mover serves the pool, so the content of %u pages cannot be restored now",

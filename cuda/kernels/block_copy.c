@@ -17,7 +17,8 @@ int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct
 
 	if (!args || args->reserved || args->count > INT32_MAX || (args->count && (!args->items || args->items % 8)))
 		return gpu_fail(-EINVAL,
-			"block copy: the list must not be NULL, aligned to 8 bytes, of at most 2^31 - 1 items");
+			"block copy: the list must not be NULL, must be aligned to 8 bytes, and must have at most 2^31 "
+			"- 1 items");
 	if (!args->count)
 		return 0;
 	blocks = args->bytes_max / BLOCK_BYTES + 1;

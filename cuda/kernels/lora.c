@@ -46,8 +46,8 @@ static int64_t order_fill(
 
 	for (uint32_t i = 0; i < tokens; i++) {
 		if (adapters[i] < -1 || (adapters[i] >= 0 && (uint32_t)adapters[i] >= adapter_count))
-			return gpu_fail(
-				-EINVAL, "token %u has adapter %d; there are %u", i, adapters[i], adapter_count);
+			return gpu_fail(-EINVAL, "token %u has adapter %d; the number of adapters is %u", i,
+				adapters[i], adapter_count);
 		if (adapters[i] >= 0)
 			keys[count++] = (uint64_t)adapters[i] << 32 | i;
 	}
@@ -66,7 +66,8 @@ int lora_batch_build(
 	int64_t rc;
 
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "a batch of %u tokens; this one is for %u, and the limit is %d", tokens,
+		return gpu_fail(-EINVAL,
+			"lora: %u tokens for a batch of at most %u tokens; the maximum of a batch is %d", tokens,
 			tokens_max, LORA_TOKENS_MAX);
 	/* The memory of the pieces, which are not filled yet, holds the sort keys. */
 	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
@@ -96,17 +97,19 @@ static int args_check(const struct lora_args *args)
 	uint32_t align = LORA_ALIGN / 2; /* elements */
 
 	if (!args || (args->element != ELEMENT_F16 && args->element != ELEMENT_BF16))
-		return gpu_fail(-EINVAL, "lora: elements are fp16 or bf16");
+		return gpu_fail(-EINVAL, "lora: elements must be fp16 or bf16");
 	if (!args->tokens_max || args->tokens_max > LORA_TOKENS_MAX || !args->rank_max ||
 		args->rank_max > LORA_RANK_MAX || !args->adapter_count || args->adapter_count > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "lora: %u tokens, %u adapters, rank %u; from 1 to %d, %d and %d",
+		return gpu_fail(-EINVAL,
+			"lora: %u tokens, %u adapters, rank %u; the maxima are %d, %d and %d, the minimum is 1",
 			args->tokens_max, args->adapter_count, args->rank_max, LORA_TOKENS_MAX, LORA_TOKENS_MAX,
 			LORA_RANK_MAX);
 	if (!args->in || !args->out || args->in > args->x_stride || args->out > args->y_stride ||
 		args->out > LORA_TOKENS_MAX || args->in > LORA_TOKENS_MAX)
 		return gpu_fail(-EINVAL,
-			"lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, within a row", args->in,
-			args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
+			"lora: %u input features in rows of %u, %u output features in rows of %u; features must fit "
+			"into a row, 1 to %d",
+			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
 	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 ||
 		args->adapters % 8 || args->adapter_stride % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN ||
 		args->workspace % LORA_ALIGN || args->x_stride % align || args->y_stride % align)

@@ -20,12 +20,14 @@ static int args_check(const struct quantise_args *args)
 	bytes = element_bytes(args->element);
 	if (!args->columns || args->columns > elements_max || args->rows > elements_max / args->columns)
 		return gpu_fail(-EINVAL,
-			"quantise: %llu rows of %llu columns; at least one column, at most 2^48 elements",
+			"quantise: %llu rows of %llu columns; there must be at least one column and at most 2^48 "
+			"elements",
 			(unsigned long long)args->rows, (unsigned long long)args->columns);
 	if (!args->values || !args->codes || !args->scales || args->values % bytes || args->scales % 2 ||
 		args->error % 8)
 		return gpu_fail(-EINVAL,
-			"quantise: values, codes and scales must not be 0 and must be aligned, the error to 8 bytes");
+			"quantise: values, codes and scales must not be 0 and must be aligned; error must be aligned "
+			"to 8 bytes");
 	return 0;
 }
 

@@ -593,7 +593,7 @@ static void test_roles(void **state)
 	role.known.size = 3;
 	assert_int_equal(gpool_role_acquire(pool, "abi", 0, &role.known), -EINVAL);
 	assert_string_equal(gpool_last_error(-EINVAL),
-		"size is 3 bytes, which cannot hold a struct of this library; set it to sizeof the struct");
+		"size is 3 bytes, too small for a struct of this library; set it to the size of the struct");
 	role.known.size = offsetof(struct gpool_role, session);
 	assert_int_equal(gpool_role_acquire(pool, "abi", 0, &role.known), 0);
 	assert_int_equal(role.known.session, 0xeeeeeeee);

@@ -212,10 +212,10 @@ static void test_refused(void **state)
 		{"embed", 8, ENGINE_IN, 130, SAFETENSORS_F32},
 		{"model.layers.1.v", 65, ENGINE_IN, 130, SAFETENSORS_F32},
 	};
-	static const char *const words[] = {"", "goes from 256 to 131 features; the batch has 256 to 130",
-		"layer 2, which is no target of the batch in its 2 layers",
-		"'model.layers.*.up' in layer 1, which is no target", "it has 'embed', which is no target",
-		"has rank 65; the batch takes 64 (rank_max)"};
+	static const char *const words[] = {"", "has 256 input and 131 output features, but the batch has 256 and 130",
+		"layer 2, which is not a target in the 2 layers of the batch",
+		"'model.layers.*.up' in layer 1, which is not a target", "contains 'embed', which is not a target",
+		"has rank 65; the maximum of the batch is 64 (rank_max)"};
 	uint32_t others[ENGINE_TOKENS];
 	int32_t which[ENGINE_TOKENS] = {0, 2, 1};
 	char why[GPOOL_LORA_REASON_BYTES], path[128];
@@ -242,11 +242,11 @@ static void test_refused(void **state)
 	for (uint32_t i = 0; i < ENGINE_TOKENS; i++)
 		others[i] = 3 + i % 9;
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, ENGINE_TOKENS, why), -ENOENT);
-	assert_non_null(strstr(why, "adapter 7: no adapter has this number"));
+	assert_non_null(strstr(why, "no adapter 7 is registered"));
 	others[0] = 1000000;
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, 1, why), -ENOENT);
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, ENGINE_TOKENS + 1, why), -EINVAL);
-	assert_string_equal(why, "65 tokens; the batch takes 64 (tokens_max)");
+	assert_string_equal(why, "there are 65 tokens; the batch can have at most 64 (tokens_max)");
 	which[1] = 0;
 	set_and_check(which, 3);
 }
@@ -263,14 +263,14 @@ static void test_refused_adapters(void **state)
 	engine_start(GPOOL_LORA_BF16, ranks, 9);
 	for (int32_t i = 0; i < ENGINE_TOKENS; i++)
 		which[i] = i % 9;
-	refused(which, ENGINE_TOKENS, -EINVAL, "token 8 has one more adapter than the batch takes, 8 (adapters_max)");
+	refused(which, ENGINE_TOKENS, -EINVAL, "token 8: the batch has more than 8 different adapters (adapters_max)");
 	set_and_check(which, 8);
 	assert_int_equal(gpool_lora_batch_destroy(engine.batch), 0);
 	options = engine_batch_options(&engine);
 	options.element = GPOOL_LORA_F16;
 	assert_int_equal(gpool_lora_batch_create(engine.lora, &options, &engine.batch), 0);
 	assert_int_equal(engine_set(&engine, which, 1, why), -EINVAL);
-	assert_non_null(strstr(why, "its weights are bf16, the batch's fp16; gpool_lora_options.element"));
+	assert_non_null(strstr(why, "has weights in bf16, but the batch is in fp16; set gpool_lora_options.element"));
 }
 
 static int opened(struct gpool_lora_batch_options options)

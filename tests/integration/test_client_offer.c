@@ -236,7 +236,7 @@ static void test_large_handles(void **state)
 	fill(range, 0, 14, 1);
 	assert_int_equal(offer(range, 0, 3), -EINVAL);
 	assert_non_null(strstr(gpool_last_error(EINVAL),
-		"first is 0 and count 3; both must be multiples of 4, the pages of a handle"));
+		"first is 0 and count is 3; both must be multiples of 4, the pages of a handle"));
 	assert_int_equal(offer(range, 2, 4), -EINVAL);
 	assert_int_equal(offer(range, 12, 4), -EINVAL);
 	assert_non_null(strstr(gpool_last_error(EINVAL), "page 14 is not committed"));

@@ -289,7 +289,7 @@ static void test_gpoold_starts_and_ends(void **state)
 	assert_float_equal(metric_plain("gpool_up"), 0, 0);
 	assert_int_equal(http_get(exporter_port, "/health", &text), 200);
 	assert_int_equal(http_get(exporter_port, "/ready", &text), 503);
-	assert_non_null(strstr(text, "no agent listens there"));
+	assert_non_null(strstr(text, "no agent is running in this directory"));
 	gpoold_begin(quiet);
 	AWAIT(metric_plain("gpool_up") == 1);
 	assert_int_equal(http_get(exporter_port, "/ready", &text), 200);
@@ -329,7 +329,7 @@ static void test_an_agent_that_hangs(void **state)
 	assert_int_equal(kill(agent, SIGSTOP), 0);
 	AWAIT(metric_plain("gpool_up") == 0);
 	assert_int_equal(http_get(exporter_port, "/ready", &text), 503);
-	assert_non_null(strstr(text, "not in time"));
+	assert_non_null(strstr(text, "timed out"));
 	assert_int_equal(http_get(exporter_port, "/health", &text), 200);
 	assert_int_equal(kill(agent, SIGCONT), 0);
 	AWAIT(metric_plain("gpool_up") == 1);
@@ -482,7 +482,7 @@ static void test_command_line(void **state)
 	EXPECT_END(2, "--help", "extra");
 	EXPECT_END(2, "unknown option", "--frobnicate");
 	EXPECT_END(1, "not an address of this machine", "--listen", "192.0.2.1");
-	EXPECT_END(3, "no agent listens there", "--dir", "/nonexistent", "--once");
+	EXPECT_END(3, "no agent is running in this directory", "--dir", "/nonexistent", "--once");
 	EXPECT_END(0, "", "--help");
 	EXPECT_END(0, "", "--metrics");
 	start(quiet);

@@ -238,7 +238,8 @@ static void test_more_than_the_group_may_have(void **state)
 	assert_true(pread(said, text, sizeof(text) - 1, 0) > 0);
 	close(said);
 	assert_non_null(strstr(text,
-		"pool 'p0' takes 32 MiB of memory with huge_pages, and 16 MiB are available; choose a smaller size"));
+		"pool 'p0' needs 32 MiB of memory with huge_pages, but only 16 MiB are available; choose a smaller "
+		"size"));
 }
 
 int main(void)

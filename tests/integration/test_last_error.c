@@ -46,18 +46,18 @@ static void test_opening(void **state)
 
 	(void)state;
 	options.flags = 8 | GPOOL_OPEN_ADMIN;
-	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa; 0x8 are unknown");
+	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa, of which 0x8 are unknown");
 	options.flags = GPOOL_OPEN_ADMIN | GPOOL_OPEN_OBSERVER;
 	SAYS(gpool_open(&options, &none), -EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN");
 	options.flags = 0;
 	options.timeout_ms = -2;
-	SAYS(gpool_open(&options, &none), -EINVAL, "timeout_ms is -2; the least is -1");
+	SAYS(gpool_open(&options, &none), -EINVAL, "timeout_ms is -2; the minimum is -1");
 	options.timeout_ms = 0;
 	options.magazine = 10000;
-	SAYS(gpool_open(&options, &none), -EINVAL, "magazine is 10000; the largest is ");
+	SAYS(gpool_open(&options, &none), -EINVAL, "magazine is 10000; the maximum is ");
 	options.magazine = 0;
 	options.pool = long_name;
-	SAYS(gpool_open(&options, &none), -EINVAL, "the pool's name has 199 bytes; at most 63");
+	SAYS(gpool_open(&options, &none), -EINVAL, "the name of the pool has 199 bytes; the maximum is 63");
 	options.pool = "nope";
 	SAYS(gpool_open(&options, &none), -ENXIO, "no pool 'nope'");
 	options.pool = NULL;
@@ -77,21 +77,23 @@ static void test_blocks(void **state)
 	uint64_t address;
 
 	(void)state;
-	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL, "page_count is 2048; this pool has 512 pages");
-	SAYS(gpool_alloc(pool, 0, NULL, &block), -EINVAL, "page_count is 0; this pool has 512 pages");
+	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL,
+		"page_count is 2048; it must be 1 to 512, the pages of the pool");
+	SAYS(gpool_alloc(pool, 0, NULL, &block), -EINVAL,
+		"page_count is 0; it must be 1 to 512, the pages of the pool");
 	options.flags = 1 << 20;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000; 0x100000 are unknown");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000, of which 0x100000 are unknown");
 	options.flags = GPOOL_ALLOC_SPILL;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool keeps no spilled content");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool cannot save spilled content");
 	options.flags = 0;
 	options.usage = 99;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "usage is 99; the largest is 4");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "usage is 99; the maximum is 4");
 	options.usage = 0;
 	options.priority = 7;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "priority is 7; the largest is 3");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "priority is 7; the maximum is 3");
 	options.priority = 0;
 	options.timeout_ms = -5;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "timeout_ms is -5; the least is -1");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "timeout_ms is -5; the minimum is -1");
 	options.timeout_ms = 0;
 	options.stream = 77;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "stream 77 is not open");
@@ -101,14 +103,14 @@ static void test_blocks(void **state)
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	wrong = block;
 	wrong.page = PAGES;
-	SAYS(gpool_pin(pool, &wrong), -EINVAL, "its page is 512, and this session's pool has 512 pages");
+	SAYS(gpool_pin(pool, &wrong), -EINVAL, "its page is 512, but the pool has 512 pages");
 	SAYS(gpool_unpin(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_free(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_touch(pool, &wrong), -EINVAL, "its page is 512");
 	SAYS(gpool_address(pool, &wrong, &address), -EINVAL, "its page is 512");
 	wrong = block;
 	wrong.tag = 5;
-	SAYS(gpool_pin(pool, &wrong), -EINVAL, "not a block's handle: tag 0000000000000005");
+	SAYS(gpool_pin(pool, &wrong), -EINVAL, "not the handle of a block: no allocation has the tag 0000000000000005");
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	SAYS(gpool_unpin(pool, &block), -EINVAL, "is not pinned");
 	SAYS(gpool_free(pool, &block), -EINVAL, "is not pinned");
@@ -121,14 +123,14 @@ static void test_spans(void **state)
 
 	(void)state;
 	SAYS(gpool_span_alloc(pool, PAGE_BYTES, 0, &span), -EINVAL,
-		"bytes is 524288; a span has 1 to 262144, half a page");
-	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span has 1 to 262144");
-	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "usage is 50; the largest is 4");
+		"bytes is 524288; a span must have 1 to 262144 bytes, half a page");
+	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span must have 1 to 262144 bytes");
+	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "usage is 50; the maximum is 4");
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	wrong = span;
 	wrong.offset = 1;
 	SAYS(gpool_span_free(pool, &wrong), -EINVAL,
-		"not a span's handle: 512 bytes at offset 1, in a page of spans of 512 bytes");
+		"not the handle of a span: it has 512 bytes at offset 1, in a page with spans of 512 bytes");
 	assert_int_equal(gpool_span_free(pool, &span), 0);
 }
 
@@ -142,24 +144,26 @@ static void test_ranges(void **state)
 
 	(void)state;
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
-	SAYS(gpool_range_create(pool, 513, &options, &range), -EINVAL, "page_count is 513; this pool has 512 pages");
+	SAYS(gpool_range_create(pool, 513, &options, &range), -EINVAL,
+		"page_count is 513; it must be 1 to 512, the pages of the pool");
 	options.memory_class = 9;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the largest is ");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the maximum is ");
 	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE needs a name");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE must have a name");
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.name = "r";
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "only a range of the class IMMUTABLE has a name");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL,
+		"only a range of the class IMMUTABLE can have a name");
 	options.name = NULL;
 	options.usage = 8;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
-	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
+	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the maximum is 4");
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
-	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
+	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count is 2; the range has 8 pages");
 	SAYS(gpool_range_commit(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
-	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count 1; the range has 8 pages");
+	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
+	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
@@ -172,11 +176,11 @@ static void test_offered_ranges(void **state)
 	(void)state;
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	assert_int_equal(gpool_range_commit(range, 0, 4, 0), 0);
-	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
+	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
 	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not committed");
 	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL,
 		"fence 0xffffffffffffffff was not recorded by this session");
-	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count 1; the range has 8 pages");
+	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_range_capture(range, 3, 2, 1), -EINVAL, "page 4 is not committed");
 	assert_int_equal(gpool_range_capture(range, 1, 1, 1), 0);
 	SAYS(gpool_range_offer(range, 0, 4, none), -EINVAL, "page 1 is captured");
@@ -218,23 +222,25 @@ static void test_objects(void **state)
 	uint32_t index;
 
 	(void)state;
-	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the object's name is empty");
-	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL, "a name has 199 bytes; at most 127");
+	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the name of the object is empty");
+	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL, "a name has 199 bytes; the maximum is 127");
 	SAYS(gpool_object_create(pool, "a\n", NULL, &object), -EINVAL, "a name has bytes that are not printable UTF-8");
 	options.memory_class = 12;
-	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the largest is 3");
+	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the maximum is 3");
 	assert_int_equal(gpool_object_create(pool, "o", NULL, &object), 0);
 	SAYS(gpool_object_publish(object, &version), -EINVAL, "object 'o' has no allocation");
-	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; 1 to 1023");
+	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; it must have 1 to 1023");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -EINVAL, "object 'o' is not published");
-	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL, "page_count is 600; this pool has 512 pages");
+	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL,
+		"page_count is 600; it must be 1 to 512, the pages of the pool");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
-	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL, "allocation 3 of object 'o', which has 1");
+	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL,
+		"no allocation 3: object 'o' has 1 allocations");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
-	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is published");
+	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is already published");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
-	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "entry 3 of object 'o', which has 0");
+	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "no entry 3: object 'o' has 0 entries");
 	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
@@ -247,11 +253,10 @@ static void test_objects(void **state)
 	SAYS(gpool_range_unmap(range, object), -EINVAL, "object 'o' is not mapped in this range");
 	assert_int_equal(gpool_range_destroy(range), 0);
 	open.layout_hash = 0x1234;
-	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, "and the one expected is 0000000000001234");
+	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, ", but the expected one is 0000000000001234");
 	open.layout_hash = 0;
 	open.version = version + 7;
-	SAYS(gpool_object_open(pool, "o", &open, &reader), -ENOENT,
-		"object 'o': no such object, or not this version of it");
+	SAYS(gpool_object_open(pool, "o", &open, &reader), -ENOENT, "object 'o': no such object or version");
 	SAYS(gpool_object_delete(pool, "p", 0), -ENOENT, "object 'p': ");
 	assert_int_equal(gpool_object_delete(pool, "o", 0), 0);
 	assert_int_equal(gpool_object_close(object), 0);
@@ -266,15 +271,16 @@ static void test_roles_events_streams(void **state)
 	void *native;
 
 	(void)state;
-	SAYS(gpool_role_acquire(pool, "", 0, &role), -EINVAL, "the role's name is empty");
-	SAYS(gpool_role_acquire(pool, long_name, 0, &role), -EINVAL, "the role's name has 199 bytes; at most 63");
+	SAYS(gpool_role_acquire(pool, "", 0, &role), -EINVAL, "the name of the role is empty");
+	SAYS(gpool_role_acquire(pool, long_name, 0, &role), -EINVAL,
+		"the name of the role has 199 bytes; the maximum is 63");
 	SAYS(gpool_role_acquire(pool, "r", -2, &role), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_role_check(pool, &role), -EINVAL, "not a role that gpool_role_acquire() returned");
-	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role of index ");
+	SAYS(gpool_role_check(pool, &role), -EINVAL, "the role was not returned by gpool_role_acquire()");
+	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role with index ");
 	SAYS(gpool_role_info(pool, "never", NULL, NULL), -ENOENT, "role 'never' was never acquired");
 	SAYS(gpool_event_next(pool, -3, &event), -EINVAL, "timeout_ms is -3");
 	SAYS(gpool_stream_open(pool, NULL, 6, &stream), -EINVAL,
-		"flags are 0x6; the only one is GPOOL_STREAM_HOST_SIGNALED");
+		"flags are 0x6; the only known flag is GPOOL_STREAM_HOST_SIGNALED");
 	SAYS(gpool_copy(pool, 900, 0, 0, 0), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_wait(pool, fence, 0), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
@@ -311,12 +317,13 @@ static void test_fences(void **state)
 	SAYS(gpool_fence_record(pool, 900, &fence), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_done(pool, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	SAYS(gpool_stream_wait(pool, 900, none), -EINVAL, "stream 900 is not open");
-	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 belongs to no stream");
+	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 does not belong to a stream");
 	SAYS(gpool_fence_export(pool, fence, 0, &handle), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL,
-		"flags are 0x8; the only one is GPOOL_FENCE_EXPORT_EVENT");
-	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL, "not a handle of gpool_fence_export()");
-	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is closed");
+		"flags are 0x8; the only known flag is GPOOL_FENCE_EXPORT_EVENT");
+	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL,
+		"the handle was not created by gpool_fence_export()");
+	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is already closed");
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	SAYS(gpool_unpin_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_free_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
@@ -334,13 +341,14 @@ static void test_scopes_and_commits(void **state)
 	uint64_t entry;
 
 	(void)state;
-	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "usage is 70, at most 4");
+	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "usage is 70 and flags are 0x0; the maximum usage is 4");
 	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
 	SAYS(gpool_scope_alloc(&scope, 0, NULL, &block), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	SAYS(gpool_scope_end(&scope, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	gpool_scope_cleanup(&scope);
-	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL, "page_count is 9999; this pool has 512 pages");
+	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL,
+		"page_count is 9999; it must be 1 to 512, the pages of the pool");
 	block = (struct gpool_block){.page = PAGES};
 	SAYS(gpool_commit(pool, &block, &entry), -EINVAL, "its page is 512");
 	SAYS(gpool_rollback(pool, &block), -EINVAL, "its page is 512");
@@ -354,9 +362,9 @@ static void test_sliced_ranges(void **state)
 
 	(void)state;
 	SAYS(gpool_sliced_range_create(pool, 0, 2, 1, NULL, &sliced), -EINVAL,
-		"slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
+		"slices is 0, blocks is 2 and block_pages is 1; their product must be 1 to ");
 	assert_int_equal(gpool_sliced_range_create(pool, 2, 4, 1, NULL, &sliced), 0);
-	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range has at most 4");
+	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range can have at most 4");
 	SAYS(gpool_sliced_range_grow(sliced, 1, -7), -EINVAL, "timeout_ms is -7");
 	SAYS(gpool_sliced_range_shrink(sliced, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 bytes");
@@ -401,17 +409,17 @@ static void test_making_caches(void **state)
 	(void)state;
 	options.stream = work_stream;
 	options.shape = (struct gpool_kv_shape){2, 2, 16, 2, 24};
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; a power of two up to 1024");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; it must be a power of two up to 1024");
 	options.shape = (struct gpool_kv_shape){2, 2, 16, 3, 16};
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 3; 1, 2, 4 or 8");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 3; it must be 1, 2, 4 or 8");
 	options.shape = (struct gpool_kv_shape){2, 0, 16, 2, 16};
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "2 layers, 0 heads of 16 elements of 2 bytes");
 	options.shape.kv_heads = 2;
 	options.pool_blocks = 4;
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "pool_blocks needs GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "pool_blocks requires GPOOL_KV_PREFIXES");
 	options.pool_blocks = 0;
 	options.max_sequences = 1 << 20;
-	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; at most 65536");
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; the maximum is 65536");
 	options.max_sequences = 0;
 	options.stream = 999;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "stream 999 is not open");
@@ -435,26 +443,26 @@ static void test_sequences(void **state)
 	first = make_sequence(kv, 20);
 	SAYS(gpool_kv_append(kv, first, 0, NULL), -EINVAL, "tokens is 0");
 	SAYS(gpool_kv_append(kv, first, 100, NULL), -EFBIG,
-		"7 blocks needed; a sequence has at most 4 (max_sequence_tokens)");
-	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not the number of a sequence of this cache");
+		"7 blocks needed; a sequence can have at most 4 blocks (max_sequence_tokens)");
+	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not a sequence of this cache");
 	SAYS(gpool_kv_free(kv, ended), -ESTALE, "has ended");
 	SAYS(gpool_kv_table(kv, ended, &table, &blocks), -ESTALE, "has ended");
 	SAYS(gpool_kv_sequence_info(kv, ended, &info), -ESTALE, "has ended");
 	SAYS(gpool_kv_prefetch(kv, ended), -ESTALE, "has ended");
 	request.flags = 64;
 	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL,
-		"flags are 0x40 and reserved is 0; known are GPOOL_KV_CONTINUES and 0");
+		"flags are 0x40 and reserved is 0; the only known flag is GPOOL_KV_CONTINUES");
 	request.flags = 0;
 	request.tokens = 500;
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG, "32 blocks needed; a sequence has at most 4");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG,
+		"32 blocks needed; a sequence can have at most 4 blocks");
 	request.tokens = 1;
 	assert_int_equal(gpool_kv_fork(kv, first, &number), 0);
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS,
-		"all 2 sequences of the cache are in use (max_sequences)");
-	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "all 2 sequences of the cache are in use");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS, "the cache has 2 sequences, the limit (max_sequences)");
+	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "the cache has 2 sequences, the limit");
 	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache is preempted");
 	SAYS(gpool_kv_resume(kv, first), -EALREADY, "is running");
-	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not the number of a sequence of this cache");
+	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
 	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
@@ -481,16 +489,16 @@ static void test_blocks_of_caches(void **state)
 	assert_int_equal(gpool_kv_table(kv, another, &table, &blocks), 0);
 	SAYS(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL, "block is -1; the cache has ");
 	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO,
-		"the given shape differs from the cache's: 2 layers, 2 heads of 16 elements of 2 bytes, blocks of 16 "
+		"the shape differs from that of the cache: 2 layers, 2 heads of 16 elements of 2 bytes, blocks of 16 "
 		"tokens");
-	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
-	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
+	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "does not belong to sequence ");
+	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0, from block 1 to 1: ");
 	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
-		"the cache has no host memory: call gpool_kv_host_reserve()");
-	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; known are ");
-	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; at least ");
+		"the cache has no host memory; call gpool_kv_host_reserve()");
+	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; the known flags are ");
+	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; it must be at least ");
 	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not the number of a sequence");
+	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not a sequence");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -512,7 +520,8 @@ static void test_prefixes(void **state)
 	prefix.count = 64;
 	SAYS(gpool_kv_prefix_allocate(kv, &request, &prefix, &other, &tokens), -EINVAL, "ids is NULL; ");
 	prefix.ids = ids;
-	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL, "count is 64 ids; the sequence has 20 tokens");
+	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL,
+		"count is 64; it must not exceed 20, the tokens of the sequence");
 	prefix.count = 16;
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 1);
 	prefix.salt[0] = 1;
@@ -531,20 +540,19 @@ static void test_groups_of_caches(void **state)
 	uint64_t sequence, child;
 
 	(void)state;
-	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group has 1 to ");
+	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group must have 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
 	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,
-		"range_tokens is 640; a sequence of cache 0 has at most 64 tokens");
+		"range_tokens is 640; a sequence of cache 0 can have at most 64 tokens");
 	SAYS(gpool_kv_group_create(twice, 2, 32, &group), -EINVAL, "caches 0 and 1 are the same");
 	assert_int_equal(gpool_kv_group_create(caches, 2, 32, &group), 0);
 	request.tokens = 10;
 	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
 	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
-	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL,
-		"0x3 is not the number of a sequence of this group");
-	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not the number");
-	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not the number");
-	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not the number");
+	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_span(group, sequence, 2, &span), -EINVAL, "member is 2; the group has 2 caches");
 	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_group_oom_info(group, NULL, &need), -EINVAL, "size is 1 bytes");
@@ -579,12 +587,12 @@ static void test_adapters(void **state)
 
 	(void)state;
 	options.load_threads = 1000;
-	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; at most ");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; the maximum is ");
 	options.load_threads = 0;
 	options.flags = GPOOL_LORA_INT8;
-	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 requires cache_dir or warm");
 	lora = open_adapters();
-	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the adapter's name is empty");
+	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
 	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
@@ -620,29 +628,29 @@ static void test_batches(void **state)
 
 	(void)state;
 	options.stream = work_stream;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "tokens_max is 0; 1 to 1048576");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "tokens_max is 0; it must be 1 to 1048576");
 	options.tokens_max = 8;
 	options.rank_max = 500;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "rank_max is 500; 0 to 128");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "rank_max is 500; it must be 0 to 128");
 	options.rank_max = 0;
 	options.element = GPOOL_LORA_F16;
 	options.target_count = 2;
 	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "targets is NULL");
 	options.targets = twice;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, and layers is 0");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, but layers is 0");
 	options.layers = 2;
-	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "duplicate target 'a.*.q'");
 	options.target_count = 1;
 	assert_int_equal(gpool_lora_batch_create(lora, &options, &batch), 0);
-	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT,
-		"token 0 has adapter 77: no adapter has this number");
-	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
+	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT, "token 0: no adapter 77 is registered");
+	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL,
+		"there are 9 tokens; the batch can have at most 8 (tokens_max)");
 	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL,
 		"target is 1; the batch has 1 targets");
 	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
 		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
-	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers use these adapters");
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
@@ -658,10 +666,11 @@ static void test_schedulers(void **state)
 
 	(void)state;
 	options.batch_requests = 1000;
-	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "batch_requests is 1000; at most 256");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL,
+		"batch_requests is 1000; the maximum is 256");
 	options.batch_requests = 0;
 	options.look_ahead = 65;
-	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; at most 64");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; the maximum is 64");
 	options.look_ahead = 0;
 	options.requests = 1;
 	assert_int_equal(gpool_lora_scheduler_create(lora, &options, &scheduler), 0);
@@ -669,7 +678,7 @@ static void test_schedulers(void **state)
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
-		"all requests of the scheduler are taken (requests)");
+		"the scheduler has the maximum number of requests (requests)");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
@@ -722,12 +731,13 @@ static void test_observers(void **state)
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM,
-		"not in a session that was opened with GPOOL_OPEN_OBSERVER");
+		"not permitted in a session that was opened with GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_trim_to(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_fence_export(observer, fence, 0, &handle), -EPERM, "GPOOL_OPEN_OBSERVER");
-	SAYS(gpool_stream_open(observer, NULL, 0, &stream), -EOPNOTSUPP, "an observer or admin has no device");
+	SAYS(gpool_stream_open(observer, NULL, 0, &stream), -EOPNOTSUPP,
+		"a session of an observer or admin has no device");
 	gpool_close(observer);
 }
 
@@ -738,7 +748,7 @@ static void test_sleeping(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_range_reserve(sleeper, 4, NULL, &range), 0);
-	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; none are known");
+	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; they must be 0");
 	SAYS(gpool_wake(sleeper, -2), -EINVAL, "timeout_ms is -2");
 	assert_int_equal(gpool_sleep(sleeper, 0), 0);
 	SAYS(gpool_range_commit(range, 0, 1, 0), -EHOSTDOWN, "the session is asleep; call gpool_wake()");

@@ -624,7 +624,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 	AWAIT(status()->pools[0].cleaning_pages > 0);
 	reload(TWO_DOMAINS "mover: { patience = \"10ms\"; };\n");
 	AWAIT(status()->pools[0].mover_gone_ms);
-	says(status()->pools[0].mover_why, "was started and does not serve");
+	says(status()->pools[0].mover_why, "was started but does not serve yet");
 	/*
 	 * The agent knows it now: it retires no further page. The retired pages are not lent, and the status shows
 	 * them.
@@ -711,7 +711,7 @@ static void test_the_keeper_cannot_fork(void **state)
 	mover_becomes('w');
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
 	AWAIT(status()->pools[0].mover_gone_ms);
-	says(status()->pools[0].mover_why, "no process can be started: Resource temporarily unavailable");
+	says(status()->pools[0].mover_why, "cannot start a process: Resource temporarily unavailable");
 	kill(tracer, SIGTERM);
 	status_of(tracer);
 	AWAIT(status()->pools[0].mover_pid);

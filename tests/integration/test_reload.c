@@ -190,7 +190,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	assert_non_null(strstr(text, "eviction.start"));
 	assert_non_null(strstr(text, "tenants.one.limit"));
 	assert_non_null(strstr(text, "tenants.two"));
-	assert_non_null(strstr(text, "needs a restart: pools.p0.size"));
+	assert_non_null(strstr(text, "requires a restart: pools.p0.size"));
 	assert_int_equal(status()->pools[0].page_count, PAGES);
 	assert_int_equal(tenant("one")->limit_pages, 30);
 	assert_non_null(tenant("two"));
@@ -203,7 +203,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	config_write(POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
 					     ", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
 	assert_int_equal(reload(text), 0);
-	assert_non_null(strstr(strstr(text, "needs a restart"), "tenants"));
+	assert_non_null(strstr(strstr(text, "requires a restart"), "tenants"));
 	assert_int_equal(tenant("one")->limit_pages, 30);
 	assert_non_null(tenant("two"));
 	assert_int_equal(status()->agent_pid, agent);

@@ -240,7 +240,7 @@ static void test_traces_of_the_library_are_replayed(void **state)
 	assert_served(result, 0, "gpool");
 	cJSON_Delete(result);
 	assert_int_equal(RUN("malloc", trace_path, "--dir", harness.directory, "--pool", "missing"), 1);
-	assert_non_null(strstr(read_text(tool.error), "no pool or tenant of that name"));
+	assert_non_null(strstr(read_text(tool.error), "no pool or tenant of this name"));
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(harness_stop(&harness), 0);
 	assert_nothing_left();

@@ -35,15 +35,15 @@ static void test_check_and_start_agree(void **state)
 		int checked; /* exit status of --check-config */
 	} cases[] = {
 		{"name=a,backend=host,page_size=512KB,size=4194305 pages",
-			"'4194305 pages' is not allowed; a pool has at most 4194304 pages", 2},
+			"invalid value '4194305 pages'; a pool has at most 4194304 pages", 2},
 		{"name=a,backend=host,page_size=512KB,size=4294967295 pages",
-			"'4294967295 pages' is not allowed; a pool has at most 4194304 pages", 2},
+			"invalid value '4294967295 pages'; a pool has at most 4194304 pages", 2},
 		{"name=a,backend=host,page_size=512KB,size=4TiB", "size gives 8388608 pages of 524288 bytes", 2},
 		{"name=a,backend=host,page_size=512KB,size=100KiB", "expected 1 to 4194304 pages", 2},
 		{"name=a,backend=host,page_size=512KB,size=3 pages,handle_size=2MiB",
 			"size gives 0 pages of 524288 bytes in handles of 2097152", 2},
 		{"name=a,backend=host,page_size=512KB,size=5 pages,handle_size=2MiB,reserved=4 pages",
-			"reserved of 4 pages leaves nothing of 4 pages", 2},
+			"reserved (4 pages) must be less than the size of the pool (4 pages)", 2},
 		{"name=a,backend=host,page_size=512KB,size=8 pages", NULL, 0},
 	};
 
@@ -152,14 +152,14 @@ static void test_a_folder_that_the_front_cannot_pass(void **state)
 		skip();
 	}
 	assert_non_null(front);
-	snprintf(text, sizeof(text), "front_user '%s' cannot pass '%s'", front->pw_name, tool.folder);
+	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, tool.folder);
 	assert_int_equal(chmod(tool.folder, 0700), 0);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
-	refused(RUN("--dir", directory, "--pool", POOL), "chmod o+x, or choose another runtime_dir");
+	refused(RUN("--dir", directory, "--pool", POOL), "run chmod o+x on it, or choose another runtime_dir");
 	assert_int_equal(access(directory, F_OK), -1); /* no leftovers */
 	assert_int_equal(chmod(tool.folder, 0711), 0);
 	assert_int_equal(mkdir(directory, 0700), 0);
-	snprintf(text, sizeof(text), "front_user '%s' cannot pass '%s'", front->pw_name, directory);
+	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, directory);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
 	assert_int_equal(rmdir(directory), 0);
 }

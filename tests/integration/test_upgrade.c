@@ -405,12 +405,12 @@ static void test_another_layout_is_refused(void **state)
 	start();
 	engines_start();
 	layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours);
-	snprintf(text, sizeof(text), "the pools here have %s: ledger_role.arrivals differs", ours);
+	snprintf(text, sizeof(text), "but the running pools have %s: ledger_role.arrivals differs", ours);
 	for (int i = 0; i < 2; i++) {
 		const char *version = i ? "9.9.9" : GPOOL_VERSION;
 
 		install(OTHER, module);
-		is_refused(text, "stop gpoold and start the one that came with the file");
+		is_refused(text, "stop gpoold and start the gpoold of that version");
 		assert_true(log_has("upgrade refused: "));
 		serves(version);
 		engines_check();
@@ -452,7 +452,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 	expect_text(result.err, "2/a.so' has layout ");
 	expect_text(result.err, layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours));
 	expect_text(result.err, "ledger_role.arrivals");
-	expect_text(result.err, "stop gpoold and start the one that came with the file; the agent is unchanged");
+	expect_text(result.err, "stop gpoold and start the gpoold of that version; the agent is unchanged");
 	result_free(&result);
 	pool_is_whole(PAGES);
 	unlink(path);
@@ -489,25 +489,25 @@ static void test_an_incompatible_module_is_refused(void **state)
 	(void)state;
 	start();
 	install("modules/layout.so", module);
-	is_refused("layout", "stop gpoold and start the one that came with the file");
+	is_refused("layout", "stop gpoold and start the gpoold of that version");
 	install("modules/interface.so", module);
-	is_refused("interface 2, this gpoold has 1", "stop gpoold and start the one that came with the file");
+	is_refused("interface 2, this gpoold has 1", "stop gpoold and start the gpoold of that version");
 	install("modules/recipe.so", module);
 	layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), ours);
 	snprintf(text, sizeof(text), "this gpoold has %s: recipe.directory differs", ours);
-	is_refused(text, "stop gpoold and start the one that came with the file");
+	is_refused(text, "stop gpoold and start the gpoold of that version");
 	install("modules/undescribed.so", module);
-	snprintf(
-		text, sizeof(text), "has layout %d, the pools here have %d.", POOL_LAYOUT_VERSION, POOL_LAYOUT_VERSION);
-	is_refused(text, "stop gpoold and start the one that came with the file");
+	snprintf(text, sizeof(text), "has layout %d, but the running pools have %d.", POOL_LAYOUT_VERSION,
+		POOL_LAYOUT_VERSION);
+	is_refused(text, "stop gpoold and start the gpoold of that version");
 	install("modules/stranger.so", module);
-	is_refused("gpool_module", "install the file of this version there");
+	is_refused("gpool_module", "install the file that belongs to this gpoold");
 	install("modules/aborting.so", module);
-	is_refused("start-up code ended with signal 6", module);
+	is_refused("initialization code ended with signal 6", module);
 	file_write(module, "no such thing", 13);
-	is_refused("cannot load", "install the file of this version there");
+	is_refused("cannot load", "install the file that belongs to this gpoold");
 	file_write(module, "", 0);
-	is_refused("cannot load", "install the file of this version there");
+	is_refused("cannot load", "install the file that belongs to this gpoold");
 	unlink(module);
 	is_refused("No such file", "--module");
 	assert_int_equal(mkfifo(module, 0600), 0);

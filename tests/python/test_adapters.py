@@ -127,7 +127,7 @@ class Adapters(AgentTest):
             with self.assertRaises(gpool.Error) as caught:
                 adapters.register("bad", folder + "/bad")
             self.assertEqual(caught.exception.errno, errno.EINVAL)
-            self.assertNotIn("an argument out of range", str(caught.exception))
+            self.assertNotIn("an argument is out of range", str(caught.exception))
 
     def test_files_that_are_none_are_named_with_the_reason(self) -> None:
         config, weights = "adapter_config.json", "adapter_model.safetensors"
@@ -150,22 +150,22 @@ class Adapters(AgentTest):
 
         cases = (
             (config, empty, "adapter_config.json is empty"),
-            (config, replace(os.mkfifo), "adapter_config.json is a pipe and not a regular file"),
-            (config, replace(Path.mkdir), "adapter_config.json is a directory and not a regular file"),
-            (config, cut, "adapter_config.json: no JSON at byte"),
+            (config, replace(os.mkfifo), "adapter_config.json is a pipe, not a regular file"),
+            (config, replace(Path.mkdir), "adapter_config.json is a directory, not a regular file"),
+            (config, cut, "adapter_config.json: invalid JSON at byte"),
             (
                 config,
                 lambda path: path.write_bytes(b" " * (5 << 20)),
-                "adapter_config.json has 5242880 bytes, more than the limit of",
+                "adapter_config.json has 5242880 bytes; the limit is",
             ),
             (weights, empty, "adapter_model.safetensors: file is empty"),
             (
                 weights,
                 lambda path: path.write_bytes(b"abc"),
-                "adapter_model.safetensors: file: 3 bytes, too few for the length of a header",
+                "adapter_model.safetensors: file: 3 bytes are too few for a header",
             ),
-            (weights, replace(os.mkfifo), "adapter_model.safetensors: file is a pipe and not a regular file"),
-            (weights, replace(Path.mkdir), "adapter_model.safetensors: file is a directory and not a regular file"),
+            (weights, replace(os.mkfifo), "adapter_model.safetensors: file is a pipe, not a regular file"),
+            (weights, replace(Path.mkdir), "adapter_model.safetensors: file is a directory, not a regular file"),
             (weights, cut_header, "adapter_model.safetensors: header: "),
             (weights, cut, "adapter_model.safetensors: "),
         )
@@ -191,7 +191,7 @@ class Adapters(AgentTest):
                 self.assertNotIn("driver", str(caught.exception))
                 self.assertRegex(
                     str(caught.exception),
-                    "adapter_model.safetensors: file|its files are not those that were registered",
+                    "adapter_model.safetensors: file|the files have changed since they were registered",
                 )
 
     def test_a_pool_ends_its_adapters(self) -> None:

@@ -46,7 +46,7 @@ class Blocks(AgentTest):
         self.assertEqual(caught.exception.errno, errno.ENOSPC)
         self.assertIsInstance(caught.exception, OSError)
         self.assertEqual(caught.exception.oom_info, gpool.OomInfo(5, 4, 60, self.pool.session, 60))
-        self.assertIn("not enough pages", str(caught.exception))
+        self.assertIn("not enough free or evictable pages", str(caught.exception))
 
     def test_a_shortage_names_the_holders(self) -> None:
         with self.pool.alloc(60, gpool.Usage.LORA_WEIGHT) as block:
@@ -64,13 +64,19 @@ class Blocks(AgentTest):
 
     def test_errors_name_value_and_limit(self) -> None:
         for call, text in (
-            (lambda: self.pool.alloc(2048), "cannot allocate 2048 pages: page_count is 2048; this pool has 64 pages"),
-            (lambda: self.pool.alloc(1, priority=9), "priority is 9; the largest is 3"),
-            (lambda: self.pool.alloc_span(PAGE), f"bytes is {PAGE}; a span has 1 to {PAGE // 2}, half a page"),
-            (lambda: self.pool.create_range(65), "page_count is 65; this pool has 64 pages"),
-            (lambda: self.pool.acquire_role("x" * 64), "the role's name has 64 bytes; at most 63"),
-            (lambda: self.pool.create_object("x" * 128), "a name has 128 bytes; at most 127"),
-            (lambda: self.pool.event(-2), "timeout_ms is -2; the least is -1, no limit"),
+            (
+                lambda: self.pool.alloc(2048),
+                "cannot allocate 2048 pages: page_count is 2048; it must be 1 to 64, the pages of the pool",
+            ),
+            (lambda: self.pool.alloc(1, priority=9), "priority is 9; the maximum is 3"),
+            (
+                lambda: self.pool.alloc_span(PAGE),
+                f"bytes is {PAGE}; a span must have 1 to {PAGE // 2} bytes, half a page",
+            ),
+            (lambda: self.pool.create_range(65), "page_count is 65; it must be 1 to 64, the pages of the pool"),
+            (lambda: self.pool.acquire_role("x" * 64), "the name of the role has 64 bytes; the maximum is 63"),
+            (lambda: self.pool.create_object("x" * 128), "a name has 128 bytes; the maximum is 127"),
+            (lambda: self.pool.event(-2), "timeout_ms is -2; the minimum is -1 (no limit)"),
         ):
             with self.assertRaises(gpool.Error) as caught:
                 call()

@@ -144,7 +144,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         self.assertEqual(
             str(caught.exception.strerror),
             f"cannot open object 'laid out': object 'laid out': its layout hash is {found:016x}, "
-            f"and the one expected is {0xBAD:016x}",
+            f"but the expected one is {0xBAD:016x}",
         )
 
     def test_a_text_with_nul_is_refused(self) -> None:

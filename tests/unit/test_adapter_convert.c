@@ -266,13 +266,14 @@ static void test_refused(void **state)
 	(void)state;
 	rig_put(&rig, &rig.peft.modules[0].a, 4 * 300 + 299, 70000);
 	refused(&rig, ADAPTER_F16,
-		"module 'layers.3.up_proj': lora_A[4][299] is 70000, more than fp16 can hold; it needs bf16");
+		"module 'layers.3.up_proj': lora_A[4][299] is 70000, which is out of range for fp16; use bf16");
 	rig_put(&rig, &rig.peft.modules[0].a, 4 * 300 + 299, 65519);
 	rig_put(&rig, &rig.peft.modules[0].b, 199 * 5 + 2, -1e6f);
 	refused(&rig, ADAPTER_F16,
-		"module 'layers.3.up_proj': lora_B[199][2] is -1e+06, more than fp16 can hold; it needs bf16");
+		"module 'layers.3.up_proj': lora_B[199][2] is -1e+06, which is out of range for fp16; use bf16");
 	rig_put(&rig, &rig.peft.modules[0].b, 199 * 5 + 2, 3.4028e38f);
-	refused(&rig, ADAPTER_BF16, "module 'layers.3.up_proj': lora_B[199][2] is 3.4028e+38, more than bf16 can hold");
+	refused(&rig, ADAPTER_BF16,
+		"module 'layers.3.up_proj': lora_B[199][2] is 3.4028e+38, which is out of range for bf16");
 	rig_end(&rig);
 	rig = one_of(SAFETENSORS_F16);
 	rig_put(&rig, &rig.peft.modules[0].b, 0, NAN);

@@ -373,37 +373,35 @@ static void test_wrong_types(void **state)
 {
 	static const struct complaint cases[] = {
 		{"\n\nlease = { idle = 5; };",
-			"3: lease.idle is given a whole number; expected a duration in quotes, in ms, s, min or h, "
-			"from \"10ms\" to \"1h\""},
+			"3: lease.idle is an integer; expected a duration in quotes, in ms, s, min or h, from \"10ms\" "
+			"to \"1h\""},
 		{"lease = {\nkeep_pages = \"5\"; };",
-			"2: lease.keep_pages is given text in quotes; expected a whole number from 0 to 1048576 pages"},
+			"2: lease.keep_pages is a string; expected an integer from 0 to 1048576 pages"},
 		{"lease = { keep_pages = 5.0; };",
-			"1: lease.keep_pages is given a number with a point; expected a whole number from 0 to 1048576 "
-			"pages"},
-		{"eviction = { recency = true; };",
-			"1: eviction.recency is given true or false; expected a number from 0 to 1"},
+			"1: lease.keep_pages is a floating-point number; expected an integer from 0 to 1048576 pages"},
+		{"eviction = { recency = true; };", "1: eviction.recency is a boolean; expected a number from 0 to 1"},
 		{"limits = { message_size = 65536; };",
-			"1: limits.message_size is given a whole number; expected a size in quotes, with a unit, from "
-			"\"4KiB\" to \"64KiB\""},
+			"1: limits.message_size is an integer; expected a size in quotes, with a unit, from \"4KiB\" "
+			"to \"64KiB\""},
 		{"pools = ( { name = \"a\";\nsize = 1073741824; } );",
-			"2: pools.a.size is given a whole number; expected an amount above 0 in quotes, such as "
-			"\"2GiB\", \"4096 pages\" or \"90%\""},
+			"2: pools.a.size is an integer; expected an amount above 0 in quotes, such as \"2GiB\", \"4096 "
+			"pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; device = 0; } );",
-			"1: pools.a.device is given a whole number; expected text in quotes, 1 to 63 bytes"},
-		{"eviction = 3;", "1: eviction is given a whole number; expected a group, eviction = { ... };"},
-		{"pools = { };", "1: pools is given a group; expected a list of groups, pools = ( { ... } );"},
-		{"pools = ( 1 );", "1: pools holds a whole number; expected groups, { name = \"...\"; ... }"},
-		{"pools = (\n{ size = \"1GiB\"; } );", "2: one of pools has no name; expected name = \"...\";"},
-		{"tenants = ( { } );", "1: one of tenants has no name; expected name = \"...\";"},
+			"1: pools.a.device is an integer; expected a string in quotes, 1 to 63 bytes"},
+		{"eviction = 3;", "1: eviction is an integer; expected a group, eviction = { ... };"},
+		{"pools = { };", "1: pools is a group; expected a list of groups, pools = ( { ... } );"},
+		{"pools = ( 1 );", "1: an element of pools is an integer; expected a group, { name = \"...\"; ... }"},
+		{"pools = (\n{ size = \"1GiB\"; } );", "2: an element of pools has no name; add name = \"...\";"},
+		{"tenants = ( { } );", "1: an element of tenants has no name; add name = \"...\";"},
 		{"access = { admins = { users = \"root\"; }; };",
-			"1: access.admins.users is given text in quotes; expected a list of at most 64 users, such as "
-			"[ \"alice\", \"1000\" ]"},
+			"1: access.admins.users is a string; expected a list of at most 64 users, such as [ \"alice\", "
+			"\"1000\" ]"},
 		{"access = { admins = { groups = [ 1 ]; }; };",
-			"1: access.admins.groups is given a whole number; expected a list of at most 64 groups, such "
-			"as [ \"llm\", \"1000\" ]"},
+			"1: an element of access.admins.groups is an integer; expected a list of at most 64 groups, "
+			"such as [ \"llm\", \"1000\" ]"},
 		{"access = { admins = { users = { }; }; };",
-			"1: access.admins.users is given a group; expected a list of at most 64 users, such as [ "
-			"\"alice\", \"1000\" ]"},
+			"1: access.admins.users is a group; expected a list of at most 64 users, such as [ \"alice\", "
+			"\"1000\" ]"},
 	};
 
 	(void)state;
@@ -414,56 +412,56 @@ static void test_wrong_units_and_ranges(void **state)
 {
 	static const struct complaint cases[] = {
 		{"limits = {\n sessions = 4001; };",
-			"2: limits.sessions: '4001' is not allowed; expected a whole number from 1 to 4000"},
+			"2: limits.sessions: invalid value '4001'; expected an integer from 1 to 4000"},
 		{"limits = { sessions = 0; };",
-			"1: limits.sessions: '0' is not allowed; expected a whole number from 1 to 4000"},
+			"1: limits.sessions: invalid value '0'; expected an integer from 1 to 4000"},
 		{"limits = { sessions = -1; };",
-			"1: limits.sessions: '-1' is not allowed; expected a whole number from 1 to 4000"},
+			"1: limits.sessions: invalid value '-1'; expected an integer from 1 to 4000"},
 		{"limits = { sessions = 4294967297L; };",
-			"1: limits.sessions: '4294967297' is not allowed; expected a whole number from 1 to 4000"},
+			"1: limits.sessions: invalid value '4294967297'; expected an integer from 1 to 4000"},
 		{"lease = { idle = \"2\"; };",
-			"1: lease.idle: '2' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"1: lease.idle: invalid value '2'; expected a duration in quotes, in ms, s, min or h, from "
 			"\"10ms\" to \"1h\""},
 		{"lease = { idle = \"2us\"; };",
-			"1: lease.idle: '2us' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"1: lease.idle: invalid value '2us'; expected a duration in quotes, in ms, s, min or h, from "
 			"\"10ms\" to \"1h\""},
 		{"lease = { idle = \"61min\"; };",
-			"1: lease.idle: '61min' is not allowed; expected a duration in quotes, in ms, s, min or h, "
+			"1: lease.idle: invalid value '61min'; expected a duration in quotes, in ms, s, min or h, "
 			"from \"10ms\" to \"1h\""},
 		{"lease = { idle = \"1.5s\"; };",
-			"1: lease.idle: '1.5s' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"1: lease.idle: invalid value '1.5s'; expected a duration in quotes, in ms, s, min or h, from "
 			"\"10ms\" to \"1h\""},
 		{"eviction = { size = 1.01; };",
-			"1: eviction.size: '1.01' is not allowed; expected a number from 0 to 1"},
+			"1: eviction.size: invalid value '1.01'; expected a number from 0 to 1"},
 		{"eviction = { policy = \"fifo\"; };",
-			"1: eviction.policy: 'fifo' is not allowed; expected one of \"lru_size_aware\", \"adaptive\""},
+			"1: eviction.policy: invalid value 'fifo'; expected one of \"lru_size_aware\", \"adaptive\""},
 		{"pins = { leaked = \"kill\"; };",
-			"1: pins.leaked: 'kill' is not allowed; expected one of \"report\", \"unpin\", \"disconnect\""},
+			"1: pins.leaked: invalid value 'kill'; expected one of \"report\", \"unpin\", \"disconnect\""},
 		{"runtime_dir = \"run\";",
-			"1: runtime_dir: 'run' is not allowed; expected an absolute path in quotes, at most 95 bytes"},
+			"1: runtime_dir: invalid value 'run'; expected an absolute path in quotes, at most 95 bytes"},
 		{"pools = ( { name = \"a/b\"; } );",
-			"1: pools.a/b.name: 'a/b' is not allowed; expected a name in quotes, 1 to 63 letters, digits, "
+			"1: pools.a/b.name: invalid value 'a/b'; expected a name in quotes, 1 to 63 letters, digits, "
 			"'.', '_' and '-'"},
 		{"pools = ( { name = \"\"; } );",
-			"1: pools..name: '' is not allowed; expected a name in quotes, 1 to 63 letters, digits, '.', "
+			"1: pools..name: invalid value ''; expected a name in quotes, 1 to 63 letters, digits, '.', "
 			"'_' and '-'"},
 		{"pools = ( { name = \"a\"; size = \"101%\"; } );",
-			"1: pools.a.size: '101%' is not allowed; expected an amount above 0 in quotes, such as "
+			"1: pools.a.size: invalid value '101%'; expected an amount above 0 in quotes, such as "
 			"\"2GiB\", \"4096 pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; size = \"4194305 pages\"; } );",
-			"1: pools.a.size: '4194305 pages' is not allowed; a pool has at most 4194304 pages"},
+			"1: pools.a.size: invalid value '4194305 pages'; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"4294967295 pages\"; } );",
-			"1: pools.a.size: '4294967295 pages' is not allowed; a pool has at most 4194304 pages"},
+			"1: pools.a.size: invalid value '4294967295 pages'; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"0 pages\"; } );",
-			"1: pools.a.size: '0 pages' is not allowed; expected an amount above 0 in quotes, such as "
+			"1: pools.a.size: invalid value '0 pages'; expected an amount above 0 in quotes, such as "
 			"\"2GiB\", \"4096 pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; backend = \"hip\"; } );",
-			"1: pools.a.backend: 'hip' is not allowed; expected one of \"cuda\", \"host\""},
+			"1: pools.a.backend: invalid value 'hip'; expected one of \"cuda\", \"host\""},
 		{"pools = ( { name = \"a\"; page_size = \"64KiB\"; } );",
-			"1: pools.a.page_size: '64KiB' is not allowed; expected a power of two in quotes, with a unit, "
+			"1: pools.a.page_size: invalid value '64KiB'; expected a power of two in quotes, with a unit, "
 			"from \"512KiB\" to \"4MiB\""},
 		{"pools = ( { name = \"a\"; handle_size = \"3MiB\"; } );",
-			"1: pools.a.handle_size: '3MiB' is not allowed; expected a power of two in quotes, with a "
+			"1: pools.a.handle_size: invalid value '3MiB'; expected a power of two in quotes, with a "
 			"unit, from \"512KiB\" to \"1GiB\", or \"auto\""},
 	};
 
@@ -474,15 +472,15 @@ static void test_wrong_units_and_ranges(void **state)
 static void test_unknown_users_and_groups(void **state)
 {
 	static const struct complaint cases[] = {
-		{"\ngroup = \"no-such-group\";", "2: group: there is no group 'no-such-group'"},
-		{"front_user = \"no-such-user\";", "1: front_user: there is no user 'no-such-user'"},
-		{"front_user = \"\";", "1: front_user: '' is not allowed; expected the name or id of a user in quotes"},
+		{"\ngroup = \"no-such-group\";", "2: group: group 'no-such-group' does not exist"},
+		{"front_user = \"no-such-user\";", "1: front_user: user 'no-such-user' does not exist"},
+		{"front_user = \"\";", "1: front_user: invalid value ''; expected the name or id of a user in quotes"},
 		{"access = { workers = { users = [ \"root\",\n \"no-such-user\" ]; }; };",
-			"2: access.workers.users: there is no user 'no-such-user'"},
+			"2: access.workers.users: user 'no-such-user' does not exist"},
 		{"access = { workers = { groups = [ \"no-such-group\" ]; }; };",
-			"1: access.workers.groups: there is no group 'no-such-group'"},
+			"1: access.workers.groups: group 'no-such-group' does not exist"},
 		{"tenants = ( { name = \"t\"; users = [ \"4294967295\" ]; } );",
-			"1: tenants.t.users: there is no user '4294967295'"},
+			"1: tenants.t.users: user '4294967295' does not exist"},
 	};
 
 	(void)state;
@@ -493,29 +491,29 @@ static void test_text_that_libconfig_would_get_wrong(void **state)
 {
 	static const struct complaint cases[] = {
 		{"log = { };\n @include \"/etc\"\n",
-			"2: @include is not supported; put the file into the folder with the name of the configuration "
-			"and .d"},
+			"2: @include is not supported; put the file into the directory that has the name of the "
+			"configuration file followed by .d"},
 		{"/*\n@include \"/etc/passwd\"\n*/\n",
-			"2: @include is not supported; put the file into the folder with the name of the configuration "
-			"and .d"},
+			"2: @include is not supported; put the file into the directory that has the name of the "
+			"configuration file followed by .d"},
 		{"\nlimits = { sessions = 4294967552; };",
-			"2: 4294967552 does not fit into a whole number (at most 2147483647); write a size as text "
+			"2: 4294967552 is out of range for an integer (at most 2147483647); write a size as a string "
 			"with a unit, such as \"16GiB\""},
 		{"pools = ( { name = \"a\"; size = 17179869184; } );",
-			"1: 17179869184 does not fit into a whole number (at most 2147483647); write a size as text "
+			"1: 17179869184 is out of range for an integer (at most 2147483647); write a size as a string "
 			"with a unit, such as \"16GiB\""},
 		{"limits = { sessions = 0x100000100; };",
-			"1: 0x100000100 does not fit into a whole number (at most 2147483647); write a size as text "
+			"1: 0x100000100 is out of range for an integer (at most 2147483647); write a size as a string "
 			"with a unit, such as \"16GiB\""},
 		{"limits = { sessions = 99999999999999999999L; };",
-			"1: 99999999999999999999L does not fit into a whole number (at most 2147483647); write a size "
-			"as text with a unit, such as \"16GiB\""},
-		{"log = { };\n/* no end", "2: the comment that begins here has no end"},
-		{"log = { level = \"info; };\n", "1: the string that begins here has no end"},
-		{"\nruntime_dir = \"/tmp\\x00/etc\";", "2: a string cannot hold \\x00"},
-		{"runtime_dir = \"/tmp\",\n\"/etc\";", "2: text in quotes is not expected here"},
-		{"\"/tmp\"", "1: text in quotes is not expected here"},
-		{"pools = ( { name = \"a\" } \"b\" );", "1: text in quotes is not expected here"},
+			"1: 99999999999999999999L is out of range for an integer (at most 2147483647); write a size as "
+			"a string with a unit, such as \"16GiB\""},
+		{"log = { };\n/* no end", "2: unterminated comment"},
+		{"log = { level = \"info; };\n", "1: unterminated string"},
+		{"\nruntime_dir = \"/tmp\\x00/etc\";", "2: a string cannot contain \\x00"},
+		{"runtime_dir = \"/tmp\",\n\"/etc\";", "2: unexpected string"},
+		{"\"/tmp\"", "1: unexpected string"},
+		{"pools = ( { name = \"a\" } \"b\" );", "1: unexpected string"},
 		{"log = (((((((((((((((((", "1: brackets are nested too deeply"},
 		{"log = { };\nlog = { };", "2: duplicate setting name"},
 		{"log = {\n", "2: syntax error"},
@@ -552,7 +550,7 @@ static void test_too_long_texts(void **state)
 	long_path[96] = '\0';
 	snprintf(text, sizeof(text), "runtime_dir = \"%s\";", long_path);
 	assert_int_equal(load(text), -EINVAL);
-	assert_non_null(strstr(error.text, ":1: runtime_dir: '/xxx"));
+	assert_non_null(strstr(error.text, ":1: runtime_dir: invalid value '/xxx"));
 	assert_non_null(strstr(error.text, "at most 95 bytes"));
 }
 
@@ -563,12 +561,13 @@ static void test_too_many(void **state)
 		const char *start, *one, *end, *want;
 		int most;
 	} cases[] = {
-		{"pools = (", "%s{ name = \"p%d\"; }", ");", "1: more than 32 pools", CONFIG_POOLS_MAX},
-		{"tenants = (", "%s{ name = \"t%d\"; }", ");", "1: more than 64 tenants", CONFIG_TENANTS_MAX},
+		{"pools = (", "%s{ name = \"p%d\"; }", ");", "1: too many pools; the limit is 32", CONFIG_POOLS_MAX},
+		{"tenants = (", "%s{ name = \"t%d\"; }", ");", "1: too many tenants; the limit is 64",
+			CONFIG_TENANTS_MAX},
 		{"access = { admins = { users = [", "%s\"%d\"", "]; }; };",
-			"1: access.admins.users: more than 64 users", CONFIG_NAMES_MAX},
+			"1: access.admins.users: too many users; the limit is 64", CONFIG_NAMES_MAX},
 		{"access = { admins = { groups = [", "%s\"%d\"", "]; }; };",
-			"1: access.admins.groups: more than 64 groups", CONFIG_NAMES_MAX},
+			"1: access.admins.groups: too many groups; the limit is 64", CONFIG_NAMES_MAX},
 	};
 	char text[8192];
 
@@ -602,29 +601,29 @@ static void test_files_that_are_refused(void **state)
 	assert_non_null(big);
 	assert_int_equal(config_load("/nonexistent/gpoold.conf", &config, &error), -ENOENT);
 	assert_string_equal(
-		error.text, "cannot open configuration '/nonexistent/gpoold.conf': No such file or directory");
+		error.text, "cannot open configuration file '/nonexistent/gpoold.conf': No such file or directory");
 
 	assert_int_equal(config_load(folder, &config, &error), -EINVAL);
-	snprintf(want, sizeof(want), "configuration '%s' is not a regular file", folder);
+	snprintf(want, sizeof(want), "configuration file '%s' is not a regular file", folder);
 	assert_string_equal(error.text, want);
 
 	assert_int_equal(mkfifo(conf, 0600), 0);
 	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
-	snprintf(want, sizeof(want), "configuration '%s' is not a regular file", conf);
+	snprintf(want, sizeof(want), "configuration file '%s' is not a regular file", conf);
 	assert_string_equal(error.text, want);
 	unlink(conf);
 
 	assert_int_equal(load(""), 0);
 	assert_int_equal(chmod(conf, 0666), 0);
 	assert_int_equal(config_load(conf, &config, &error), -EACCES);
-	snprintf(want, sizeof(want), "configuration '%s' may be written by everyone; chmod o-w it", conf);
+	snprintf(want, sizeof(want), "configuration file '%s' is writable by all users; run chmod o-w on it", conf);
 	assert_string_equal(error.text, want);
 	assert_int_equal(chmod(conf, 0644), 0);
 
 	memset(big, '\n', (1 << 20) + 1);
 	file_write(conf, big, (1 << 20) + 1);
 	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
-	snprintf(want, sizeof(want), "configuration '%s' has 1048577 bytes, more than 1048576", conf);
+	snprintf(want, sizeof(want), "configuration file '%s' has 1048577 bytes; the limit is 1048576", conf);
 	assert_string_equal(error.text, want);
 	file_write(conf, big, 1 << 20);
 	assert_int_equal(config_load(conf, &config, &error), 0);
@@ -632,7 +631,7 @@ static void test_files_that_are_refused(void **state)
 
 	file_write(conf, "log = { };\n\0\n", 13);
 	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
-	assert_complaint("2: a zero byte; this is not a text file");
+	assert_complaint("2: the file contains a zero byte; expected a text file");
 }
 
 /* ---- conf.d ---- */
@@ -668,12 +667,12 @@ static void test_conf_d_complaints_name_their_file(void **state)
 
 	conf_d_write("10-a.conf", "\neviction = { start = 70; };");
 	assert_int_equal(load_finish("pools = ( { name = \"a\"; } );"), -EINVAL);
-	snprintf(want, sizeof(want), "%s/10-a.conf:2: eviction.stop 80 must be below eviction.start 70", conf_d);
+	snprintf(want, sizeof(want), "%s/10-a.conf:2: eviction.stop (80) must be below eviction.start (70)", conf_d);
 	assert_string_equal(error.text, want);
 
 	assert_int_equal(chmod(conf_d, 0777), 0);
 	assert_int_equal(load(""), -EACCES);
-	snprintf(want, sizeof(want), "folder '%s' may be written by everyone; chmod o-w it", conf_d);
+	snprintf(want, sizeof(want), "directory '%s' is writable by all users; run chmod o-w on it", conf_d);
 	assert_string_equal(error.text, want);
 }
 
@@ -689,7 +688,8 @@ static void test_conf_d_with_too_many_files(void **state)
 	assert_int_equal(load(""), 0);
 	conf_d_write("99.conf", "");
 	assert_int_equal(load(""), -EINVAL);
-	snprintf(want, sizeof(want), "folder '%s' has more than %d files", conf_d, CONFIG_SOURCES_MAX - 2);
+	snprintf(want, sizeof(want), "directory '%s': too many configuration files; the limit is %d", conf_d,
+		CONFIG_SOURCES_MAX - 2);
 	assert_string_equal(error.text, want);
 }
 
@@ -719,18 +719,19 @@ static void test_set_complaints(void **state)
 {
 	static const struct complaint cases[] = {
 		{"eviction.start", "--set 'eviction.start': expected KEY=VALUE"},
-		{"eviction.strat=1", "--set eviction.strat: unknown key"},
+		{"eviction.strat=1", "--set eviction.strat: unknown key; gpoold --print-config prints all keys"},
 		{"eviction.start=0",
-			"--set eviction.start: '0' is not allowed; expected a whole number from 1 to 100 percent"},
+			"--set eviction.start: invalid value '0'; expected an integer from 1 to 100 percent"},
 		{"eviction.start= 85",
-			"--set eviction.start: ' 85' is not allowed; expected a whole number from 1 to 100 percent"},
+			"--set eviction.start: invalid value ' 85'; expected an integer from 1 to 100 percent"},
 		{"eviction.start=0x55",
-			"--set eviction.start: '0x55' is not allowed; expected a whole number from 1 to 100 percent"},
-		{"eviction.size=nan", "--set eviction.size: 'nan' is not allowed; expected a number from 0 to 1"},
-		{"access.admins.users=root,,1", "--set access.admins.users: there is no user ''"},
-		{"access.admins.users=1,", "--set access.admins.users: there is no user ''"},
+			"--set eviction.start: invalid value '0x55'; expected an integer from 1 to 100 percent"},
+		{"eviction.size=nan", "--set eviction.size: invalid value 'nan'; expected a number from 0 to 1"},
+		{"access.admins.users=root,,1", "--set access.admins.users: user '' does not exist"},
+		{"access.admins.users=1,", "--set access.admins.users: user '' does not exist"},
 		{"pools.gpu0.size=1GiB",
-			"--set pools.gpu0.size: pools and tenants are set in the file; a pool also by --pool"},
+			"--set pools.gpu0.size: pools and tenants cannot be set with --set; define them in the "
+			"configuration file, or a pool with --pool"},
 	};
 	static struct config before;
 
@@ -762,10 +763,10 @@ static void test_add_pool_complaints(void **state)
 {
 	static const struct complaint cases[] = {
 		{"backend=host", "--pool: 'backend=host' has no name; expected name=NAME,size=SIZE,..."},
-		{"name=a,size", "--pool: 'size': expected key=value"},
+		{"name=a,size", "--pool: 'size': expected KEY=VALUE"},
 		{"name=a,colour=red", "--pool: unknown key 'colour'"},
-		{"name=a,", "--pool: '': expected key=value"},
-		{"name=a,backend=hip", "--pool: backend: 'hip' is not allowed; expected one of \"cuda\", \"host\""},
+		{"name=a,", "--pool: '': expected KEY=VALUE"},
+		{"name=a,backend=hip", "--pool: backend: invalid value 'hip'; expected one of \"cuda\", \"host\""},
 	};
 
 	(void)state;
@@ -778,7 +779,7 @@ static void test_add_pool_complaints(void **state)
 	for (int i = 0; i < CONFIG_POOLS_MAX; i++)
 		assert_int_equal(config_add_pool(&config, "name=a", &error), 0);
 	assert_int_equal(config_add_pool(&config, "name=a", &error), -EINVAL);
-	assert_string_equal(error.text, "--pool: more than 32 pools");
+	assert_string_equal(error.text, "--pool: too many pools; the limit is 32");
 }
 
 /* ---- the complete configuration ---- */
@@ -788,20 +789,23 @@ static void test_add_pool_complaints(void **state)
 static void test_finish_complaints(void **state)
 {
 	static const struct complaint cases[] = {
-		{POOL "eviction = { stop = 90; };", "2: eviction.stop 90 must be below eviction.start 90"},
+		{POOL "eviction = { stop = 90; };", "2: eviction.stop (90) must be below eviction.start (90)"},
 		{POOL "eviction = {\nrecency = 0.5; };",
-			"3: eviction.recency + eviction.size + eviction.priority is 0.9 and must be 1"},
+			"3: the sum of eviction.recency, eviction.size and eviction.priority is 0.9, but must be 1"},
 		{POOL "pressure = { medium = 90; };",
-			"2: pressure.medium 90, pressure.high 90 and pressure.critical 97 must rise in this order"},
+			"2: pressure.medium (90), pressure.high (90) and pressure.critical (97) must be in ascending "
+			"order"},
 		{POOL "pressure = { critical = 90; };",
-			"2: pressure.medium 75, pressure.high 90 and pressure.critical 90 must rise in this order"},
-		{POOL "lease = { batch_pages = 2000; };", "2: lease.batch_most 1024 is below lease.batch_pages 2000"},
+			"2: pressure.medium (75), pressure.high (90) and pressure.critical (90) must be in ascending "
+			"order"},
+		{POOL "lease = { batch_pages = 2000; };",
+			"2: lease.batch_most (1024) must not be below lease.batch_pages (2000)"},
 		{"pools = ( { name = \"a\"; page_size = \"2MiB\"; handle_size = \"1MiB\"; } );",
 			"1: pools.a.handle_size of 1048576 bytes is not a multiple of page_size, 2097152 bytes"},
 		{"pools = ( { name = \"a\"; backend = \"cuda\"; huge_pages = \"yes\"; } );",
-			"1: pools.a.huge_pages is for the back end host; a GPU has its own pages"},
+			"1: pools.a.huge_pages requires the back end host"},
 		{"pools = ( { name = \"a\"; backend = \"host\"; page_size = \"1MiB\"; huge_pages = \"yes\"; } );",
-			"1: pools.a.huge_pages needs a page_size of 2MiB or 4MiB, not 1048576 bytes"},
+			"1: pools.a.huge_pages requires a page_size of 2MiB or 4MiB, not 1048576 bytes"},
 		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );",
 			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 "
 			"pages"},
@@ -812,20 +816,21 @@ static void test_finish_complaints(void **state)
 			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 8388608; expected 1 to 4194304 "
 			"pages"},
 		{"pools = ( { name = \"a\"; size = \"4 pages\"; reserved = \"4 pages\"; } );",
-			"1: pools.a.reserved of 4 pages leaves nothing of 4 pages"},
+			"1: pools.a.reserved (4 pages) must be less than the size of the pool (4 pages)"},
 		{"pools = ( { name = \"a\"; reserved = \"100%\"; } );",
-			"1: pools.a.reserved leaves nothing of the pool"},
+			"1: pools.a.reserved must be less than 100 percent of the pool"},
 		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; users = [ \"1\" ]; },\n"
 		      "{ name = \"u\"; minimum = \"40 pages\"; } );",
-			"2: the minima of all tenants are 100 pages; pool 'a' has 100, of which 6 are reserved"},
+			"2: the sum of the minima of all tenants is 100 pages; pool 'a' has 100 pages, of which 6 are "
+			"reserved"},
 		{"pools = ( { name = \"a\"; size = \"90%\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; users "
 		 "= [ \"1\" ]; },\n"
 		 "{ name = \"u\"; minimum = \"41%\"; } );",
-			"2: the minima of all tenants are 101 percent of a pool, more than 100"},
+			"2: the sum of the minima of all tenants is 101 percent of a pool; the limit is 100"},
 		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; limit = \"50%\"; } );",
-			"2: the minimum of tenant 't' is above its limit in pool 'a'"},
+			"2: the minimum of tenant 't', 60 pages, exceeds its limit in pool 'a', 50%"},
 		{"pools = ( { name = \"a\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; limit = \"50%\"; } );",
-			"2: the minimum of tenant 't' is above its limit in pool 'a'"},
+			"2: the minimum of tenant 't', 60%, exceeds its limit in pool 'a', 50%"},
 	};
 
 	(void)state;
@@ -835,7 +840,7 @@ static void test_finish_complaints(void **state)
 	}
 	assert_int_equal(load_finish(""), -EINVAL);
 	assert_string_equal(error.text,
-		"no pool is configured; add one to pools in the configuration, or give --pool "
+		"no pool is configured; define one in the configuration file, or use --pool "
 		"name=gpu0,backend=cuda,device=0,size=90%");
 }
 
@@ -843,17 +848,17 @@ static void test_finish_complaints(void **state)
 static void test_finish_duplicates(void **state)
 {
 	static const struct complaint cases[] = {
-		{"pools = ( { name = \"a\"; },\n{ name = \"a\"; } );", "2: there is a pool 'a' already, at %s:1"},
+		{"pools = ( { name = \"a\"; },\n{ name = \"a\"; } );", "2: pool 'a' is already defined at %s:1"},
 		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"t\"; users = [ \"1\" ]; } );",
-			"3: there is a tenant 't' already, at %s:2"},
+			"3: tenant 't' is already defined at %s:2"},
 		{POOL "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; },\n{ name = \"u\"; users = [ \"3\", "
 		      "\"2\" ]; } );",
-			"3: user 2 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
+			"3: user 2 is listed in tenant 'u' and, at %s:2, in tenant 't'; list it in one tenant only"},
 		{POOL "tenants = ( { name = \"t\"; groups = [ \"7\" ]; },\n{ name = \"u\"; groups = [ \"7\" ]; } );",
-			"3: group 7 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
+			"3: group 7 is listed in tenant 'u' and, at %s:2, in tenant 't'; list it in one tenant only"},
 		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"u\"; } );",
-			"3: tenant 'u' and, at %s:2, tenant 't' both have neither users nor groups; only one can take "
-			"everyone else"},
+			"3: tenant 'u' and, at %s:2, tenant 't' have neither users nor groups; only one tenant "
+			"may omit both"},
 	};
 	char want[300];
 
@@ -873,12 +878,12 @@ static void test_finish_names_the_command_line(void **state)
 	assert_int_equal(load("pools = ( { name = \"a\"; } );"), 0);
 	assert_int_equal(config_set(&config, "eviction.start=10", &error), 0);
 	assert_int_equal(config_finish(&config, &error), -EINVAL);
-	assert_string_equal(error.text, "--set: eviction.stop 80 must be below eviction.start 10");
+	assert_string_equal(error.text, "--set: eviction.stop (80) must be below eviction.start (10)");
 	assert_int_equal(config_set(&config, "eviction.start=90", &error), 0);
 	assert_int_equal(config_finish(&config, &error), 0);
 	assert_int_equal(config_add_pool(&config, "name=a", &error), 0);
 	assert_int_equal(config_finish(&config, &error), -EINVAL);
-	assert_non_null(strstr(error.text, "--pool: there is a pool 'a' already, at "));
+	assert_non_null(strstr(error.text, "--pool: pool 'a' is already defined at "));
 }
 
 /* The command line is one source, for any number of settings. */
@@ -889,7 +894,7 @@ static void test_many_settings(void **state)
 	for (int i = 0; i < 1000; i++)
 		assert_int_equal(config_set(&config, "eviction.start=10", &error), 0);
 	assert_int_equal(config_finish(&config, &error), -EINVAL);
-	assert_string_equal(error.text, "--set: eviction.stop 80 must be below eviction.start 10");
+	assert_string_equal(error.text, "--set: eviction.stop (80) must be below eviction.start (10)");
 }
 
 static void test_finish_fills_in(void **state)

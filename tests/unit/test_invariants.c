@@ -337,10 +337,10 @@ static void test_region_set(void **state)
 {
 	(void)state;
 	regions_begin();
-	expect_abort(put_with_a_gap, "the next one begins at page 11");
-	expect_abort(carve_unlinked, "nothing leads to it");
-	expect_abort(holes_side_by_side, "the next one is a hole too");
-	expect_abort(put_ready_too_early, "ready, and its fence is not signaled");
+	expect_abort(put_with_a_gap, "the next region begins at page 11");
+	expect_abort(carve_unlinked, "its neighbor or chunk does not refer to it");
+	expect_abort(holes_side_by_side, "the next region is also a hole");
+	expect_abort(put_ready_too_early, "ready, but its fence is not signaled");
 	expect_abort(split_all, "10 pages of a region that has 0 left at page 10");
 	region_set_close(&set);
 	region_chunk_close(&chunk);

@@ -187,15 +187,15 @@ static const struct {
 	const char *config, *why;
 } refused_configs[] = {
 	{"", "adapter_config.json is empty"},
-	{"{" LORA "} x", "no JSON"},
-	{"[]", "no object"},
-	{"{}", "no peft_type"},
+	{"{" LORA "} x", "invalid JSON"},
+	{"[]", "expected an object"},
+	{"{}", "peft_type is missing"},
 	{"{\"peft_type\":\"LOHA\"}", "peft_type is 'LOHA'"},
-	{"{" LORA "," LORA "}", "key 'peft_type' occurs twice"},
+	{"{" LORA "," LORA "}", "duplicate key 'peft_type'"},
 	{"{" LORA ",\"use_dora\":true}", "use_dora: DoRA"},
-	{"{" LORA ",\"modules_to_save\":[\"lm_head\"]}", "modules_to_save: it has whole modules"},
-	{"{" LORA ",\"bias\":\"all\"}", "bias: it has biases"},
-	{"{" LORA ",\"bias\":7}", "bias: it has biases"},
+	{"{" LORA ",\"modules_to_save\":[\"lm_head\"]}", "modules_to_save: the adapter contains complete modules"},
+	{"{" LORA ",\"bias\":\"all\"}", "bias: the adapter has biases"},
+	{"{" LORA ",\"bias\":7}", "bias: the adapter has biases"},
 	{"{" LORA ",\"lora_bias\":true}", "lora_bias"},
 	{"{" LORA ",\"use_qalora\":true}", "use_qalora"},
 	{"{" LORA ",\"trainable_token_indices\":[1]}", "trainable_token_indices"},
@@ -203,28 +203,29 @@ static const struct {
 	{"{" LORA ",\"target_parameters\":[\"w\"]}", "target_parameters"},
 	{"{" LORA ",\"alora_invocation_tokens\":[1]}", "alora_invocation_tokens"},
 	{"{" LORA ",\"init_lora_weights\":\"pissa_niter_4\"}", "changes the base weights"},
-	{"{" LORA ",\"r\":\"8\"}", "'r' is no positive number"},
-	{"{" LORA ",\"r\":0}", "'r' is no positive number"},
-	{"{" LORA ",\"lora_alpha\":1e999}", "'lora_alpha' is no number"},
-	{"{" LORA ",\"lora_alpha\":1e9}", "module 'h.7.q': its scale 5e+08"},
-	{"{" LORA ",\"use_rslora\":1}", "use_rslora is neither"},
-	{"{" LORA ",\"rank_pattern\":[1]}", "rank_pattern is no object"},
-	{"{" LORA ",\"rank_pattern\":{\"q\":-1}}", "'q' is no positive number"},
-	{"{" LORA ",\"alpha_pattern\":{\"(\":1}}", "'(' is no regular expression"},
-	{"{" LORA ",\"alpha_pattern\":{\"\xff\":1}}", "no JSON at byte"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"q\":2}}", "key 'q' occurs twice"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"\\u0071\":2}}", "key 'q' occurs twice"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\\u0000\":1}}", "nested deeper than 64, a number of more than 63 characters"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\":{\"r\":1}}}", "'q' is no number"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\":[1]}}", "'q' is no number"},
-	{"{" LORA ",\"lora_alpha\":[8]}", "'lora_alpha' is no number"},
-	{"{" LORA ",\"lora_alpha\":8,}", "no JSON"},
-	{"{" LORA ",\"lora_alpha\":NaN}", "no JSON"},
-	{"{" LORA ",\"lora_alpha\":0000000000000000000000000000000000000000000000000000000000000008}", "no JSON"},
+	{"{" LORA ",\"r\":\"8\"}", "'r' is not a positive number"},
+	{"{" LORA ",\"r\":0}", "'r' is not a positive number"},
+	{"{" LORA ",\"lora_alpha\":1e999}", "'lora_alpha' is not a number"},
+	{"{" LORA ",\"lora_alpha\":1e9}", "module 'h.7.q': scale 5e+08"},
+	{"{" LORA ",\"use_rslora\":1}", "use_rslora is not a boolean"},
+	{"{" LORA ",\"rank_pattern\":[1]}", "rank_pattern is not an object"},
+	{"{" LORA ",\"rank_pattern\":{\"q\":-1}}", "'q' is not a positive number"},
+	{"{" LORA ",\"alpha_pattern\":{\"(\":1}}", "'(' is not a valid regular expression"},
+	{"{" LORA ",\"alpha_pattern\":{\"\xff\":1}}", "invalid JSON at byte"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"q\":2}}", "duplicate key 'q'"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"\\u0071\":2}}", "duplicate key 'q'"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\\u0000\":1}}",
+		"more than 64 levels of nesting, a number of more than 63 characters"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":{\"r\":1}}}", "'q' is not a number"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":[1]}}", "'q' is not a number"},
+	{"{" LORA ",\"lora_alpha\":[8]}", "'lora_alpha' is not a number"},
+	{"{" LORA ",\"lora_alpha\":8,}", "invalid JSON"},
+	{"{" LORA ",\"lora_alpha\":NaN}", "invalid JSON"},
+	{"{" LORA ",\"lora_alpha\":0000000000000000000000000000000000000000000000000000000000000008}", "invalid JSON"},
 	{"{" LORA ",\"lora_alpha\":8.00000000000000000000000000000000000000000000000000000000000000}",
-		"nested deeper than 64, a number of more than 63 characters"},
-	{"{\"peft_type\":\"LORA\\u0000\"}", "peft_type is 'LORA', and only LORA"},
-	{"{" LORA, "no JSON"},
+		"more than 64 levels of nesting, a number of more than 63 characters"},
+	{"{\"peft_type\":\"LORA\\u0000\"}", "peft_type is 'LORA'; only LORA"},
+	{"{" LORA, "invalid JSON"},
 };
 
 static void test_refused_configs(void **state)
@@ -276,7 +277,7 @@ static void test_steps(void **state)
 	add(&made, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.lora_A.weight", "F16", "2,8", 32);
 	add(&made, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.lora_B.weight", "F16", "8,2", 32);
 	refused(read_made("{" LORA ",\"alpha_pattern\":{\"(a+)+(b|c)\":1}}", &made, &peft),
-		"needs more than 5000 steps on module 'aaa");
+		"requires more than 5000 steps for module 'aaa");
 }
 
 /* Names, types, shapes and bytes of two tensors. */
@@ -286,32 +287,33 @@ static const struct {
 	const char *why;
 } refused_tensors[] = {
 	{{"q.lora_A.weight", "k.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
-		"q.lora_A.weight': there is no lora_B"},
+		"q.lora_A.weight' has no corresponding lora_B"},
 	{{"q.lora_A.weight", "k.lora_A.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "2 lora_A and 0 lora_B"},
 	{{"q.lora_A.weight", "q.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
-		"q.weight': neither base_model.model.MODULE.lora_A.weight"},
-	{{"lora_A.weight", "lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "neither"},
-	{{"q.lora_A.weight", "q.lora_A.bias"}, {"F16", "F16"}, {"2,8", "8"}, {32, 16}, "it has biases"},
+		"q.weight': expected the name base_model.model.MODULE.lora_A.weight"},
+	{{"lora_A.weight", "lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "expected the name"},
+	{{"q.lora_A.weight", "q.lora_A.bias"}, {"F16", "F16"}, {"2,8", "8"}, {32, 16}, "the adapter has biases"},
 	{{"q.lora_A.weight", "q.lora_magnitude_vector"}, {"F16", "F16"}, {"2,8", "8"}, {32, 16}, "DoRA"},
-	{{"q.lora_embedding_A", "q.lora_embedding_B"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "adapts an embedding"},
+	{{"q.lora_embedding_A", "q.lora_embedding_B"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
+		"changes an embedding"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "I16"}, {"2,8", "8,2"}, {32, 32},
-		"q.lora_B.weight': I16, and only"},
+		"q.lora_B.weight': dtype I16 is not supported; only"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F64", "F16"}, {"2,8", "8,2"}, {128, 32},
-		"q.lora_A.weight': F64, and only"},
+		"q.lora_A.weight': dtype F64 is not supported; only"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8,1,1", "8,2"}, {32, 32},
-		"4 dimensions; only linear"},
+		"has 4 dimensions; only linear"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "4,4"}, {32, 32},
-		"module 'q': A has rank 2, B 4"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"0,8", "8,0"}, {0, 0}, "module 'q': rank 0"},
+		"module 'q': A has rank 2, but B has rank 4"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"0,8", "8,0"}, {0, 0}, "module 'q': rank is 0"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"129,8", "8,129"}, {2064, 2064},
-		"module 'q': rank 129, and only 1 to 128"},
+		"module 'q': rank is 129; it must be 1 to 128"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"1,1048577", "8,1"}, {2097154, 16},
-		"module 'q': 1048577 inputs"},
+		"module 'q' has 1048577 inputs"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"1,8", "0,1"}, {16, 0}, "8 inputs and 0 outputs"},
 	{{"h.4096.q.lora_A.weight", "h.4096.q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
-		"only layers below 4096"},
+		"the number of the layer must be below 4096"},
 	{{"h.99999999999999999999.q.lora_A.weight", "h.99999999999999999999.q.lora_B.weight"}, {"F16", "F16"},
-		{"2,8", "8,2"}, {32, 32}, "only layers below"},
+		{"2,8", "8,2"}, {32, 32}, "the number of the layer must be below"},
 };
 
 static void test_refused_tensors(void **state)
@@ -337,7 +339,7 @@ static void test_twins(void **state)
 	(void)state;
 	add(&made, "h.07.q.lora_A.weight", "F16", "2,8", 32);
 	add(&made, "h.07.q.lora_B.weight", "F16", "8,2", 32);
-	refused(read_made("{" LORA "}", &made, &peft), "occurs twice");
+	refused(read_made("{" LORA "}", &made, &peft), "duplicate module");
 }
 
 static void test_empty(void **state)
@@ -360,7 +362,7 @@ static void test_too_many_expressions(void **state)
 	for (int i = 0; i <= PEFT_PATTERNS_MAX; i++)
 		length += (size_t)sprintf(config + length, "%s\"p%d\":1", i ? "," : "", i);
 	sprintf(config + length, "}}");
-	refused(read_made(config, &made, &peft), "at most 1024 expressions");
+	refused(read_made(config, &made, &peft), "with at most 1024 expressions");
 	free(config);
 }
 
@@ -379,7 +381,7 @@ static void test_nesting(void **state)
 		strcpy(config + length + 2 * (depth - 1), "}");
 		if (depth > JSON_DEPTH_MAX) {
 			refused(read_made(config, &made, &peft),
-				"nested deeper than 64, a number of more than 63 characters");
+				"more than 64 levels of nesting, a number of more than 63 characters");
 		} else {
 			assert_int_equal(read_made(config, &made, &peft), 0);
 			peft_free(&peft);

@@ -94,62 +94,62 @@ static const struct {
 	uint64_t data_bytes;
 	const char *why;
 } malformed[] = {
-	{"", 0, "does not begin with '{'"},
-	{" {}", 0, "does not begin with '{'"},
-	{"[]", 0, "does not begin with '{'"},
-	{"{", 0, "no JSON"},
-	{"{}}", 0, "no JSON"},
-	{"{}{}", 0, "no JSON"},
-	{"{\"a\"}", 0, "no JSON"},
-	{"{\"\xff\":{}}", 0, "no JSON"},
-	{"{/**/}", 0, "no JSON"},
-	{"{\"a\":1}", 0, "tensor 'a': a number of another kind where an object"},
-	{"{\"a\":null}", 0, "tensor 'a': null where an object"},
-	{"{\"a\":[[[[", 0, "tensor 'a': an array where an object"},
+	{"", 0, "expected '{'"},
+	{" {}", 0, "expected '{'"},
+	{"[]", 0, "expected '{'"},
+	{"{", 0, "invalid JSON"},
+	{"{}}", 0, "invalid JSON"},
+	{"{}{}", 0, "invalid JSON"},
+	{"{\"a\"}", 0, "invalid JSON"},
+	{"{\"\xff\":{}}", 0, "invalid JSON"},
+	{"{/**/}", 0, "invalid JSON"},
+	{"{\"a\":1}", 0, "tensor 'a': an unexpected number instead of an object"},
+	{"{\"a\":null}", 0, "tensor 'a': null instead of an object"},
+	{"{\"a\":[[[[", 0, "tensor 'a': an array instead of an object"},
 	{"{\"\":{}}", 0, "name of tensor 1 is empty"},
-	{"{\"a\\u0000b\":{}}", 0, "has a zero in it"},
+	{"{\"a\\u0000b\":{}}", 0, "contains a zero byte"},
 	{"{\"" LONG_256 LONG_256 LONG_256 LONG_256 "\":{}}", 0, "longer than 1023 bytes"},
-	{"{\"__metadata__\":{\"a\":1}}", 0, "a number of another kind where a string in __metadata__"},
-	{"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ occurs twice"},
-	{"{\"__metadata__\":[]}", 0, "an array where an object of strings"},
-	{ONE(""), 0, "tensor 'a': no dtype"},
-	{ONE("\"dtype\":\"F16\""), 0, "tensor 'a': no shape"},
-	{ONE("\"dtype\":\"F16\",\"shape\":[]"), 0, "tensor 'a': no data_offsets"},
-	{ONE("\"dtype\":\"F16\",\"dtype\":\"F16\""), 0, "tensor 'a': dtype occurs twice"},
-	{ONE("\"shape\":[],\"shape\":[]"), 0, "tensor 'a': shape occurs twice"},
-	{ONE("\"type\":\"F16\""), 0, "tensor 'a': another key where dtype"},
-	{ONE("\"dtype\":16"), 0, "tensor 'a': a number of another kind where a string"},
+	{"{\"__metadata__\":{\"a\":1}}", 0, "an unexpected number instead of a string in __metadata__"},
+	{"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate key __metadata__"},
+	{"{\"__metadata__\":[]}", 0, "an array instead of an object of strings"},
+	{ONE(""), 0, "tensor 'a' has no dtype"},
+	{ONE("\"dtype\":\"F16\""), 0, "tensor 'a' has no shape"},
+	{ONE("\"dtype\":\"F16\",\"shape\":[]"), 0, "tensor 'a' has no data_offsets"},
+	{ONE("\"dtype\":\"F16\",\"dtype\":\"F16\""), 0, "tensor 'a': duplicate key dtype"},
+	{ONE("\"shape\":[],\"shape\":[]"), 0, "tensor 'a': duplicate key shape"},
+	{ONE("\"type\":\"F16\""), 0, "tensor 'a': an unknown key instead of dtype"},
+	{ONE("\"dtype\":16"), 0, "tensor 'a': an unexpected number instead of a string"},
 	{ONE("\"dtype\":\"F17\""), 0, "tensor 'a': unknown dtype"},
 	{ONE("\"dtype\":\"f16\""), 0, "tensor 'a': unknown dtype"},
-	{ONE("\"shape\":{}"), 0, "tensor 'a': an object where an array as shape"},
-	{ONE("\"shape\":[1,true]"), 0, "tensor 'a': true or false where a whole number"},
-	{ONE("\"shape\":[-1]"), 0, "tensor 'a': a number of another kind where a whole number"},
-	{ONE("\"shape\":[1.0]"), 0, "tensor 'a': a number of another kind"},
-	{ONE("\"shape\":[1e3]"), 0, "tensor 'a': a number of another kind"},
-	{ONE("\"shape\":[18446744073709551616]"), 0, "tensor 'a': a number of another kind"},
-	{ONE("\"shape\":[[1]]"), 0, "tensor 'a': an array where a whole number"},
-	{ONE("\"shape\":[1,1,1,1,1,1,1,1,1]"), 0, "tensor 'a': more than 8 dimensions"},
+	{ONE("\"shape\":{}"), 0, "tensor 'a': an object instead of an array as shape"},
+	{ONE("\"shape\":[1,true]"), 0, "tensor 'a': a boolean instead of a nonnegative integer"},
+	{ONE("\"shape\":[-1]"), 0, "tensor 'a': an unexpected number instead of a nonnegative integer"},
+	{ONE("\"shape\":[1.0]"), 0, "tensor 'a': an unexpected number"},
+	{ONE("\"shape\":[1e3]"), 0, "tensor 'a': an unexpected number"},
+	{ONE("\"shape\":[18446744073709551616]"), 0, "tensor 'a': an unexpected number"},
+	{ONE("\"shape\":[[1]]"), 0, "tensor 'a': an array instead of a nonnegative integer"},
+	{ONE("\"shape\":[1,1,1,1,1,1,1,1,1]"), 0, "tensor 'a' has more than 8 dimensions"},
 	{ONE("\"data_offsets\":[1]"), 0, "tensor 'a': data_offsets are not two"},
 	{ONE("\"data_offsets\":[1,2,3]"), 0, "tensor 'a': data_offsets are not two"},
 	{"{" TENSOR("a", "F16", "2", "4,0") "}", 4, "tensor 'a': data_offsets end before they begin"},
 	{"{" TENSOR("a", "F16", "4294967296,4294967296", "0,0") "}", 0,
-		"tensor 'a': its shape has more than 2^64 bytes"},
-	{"{" TENSOR("a", "F16", "9223372036854775808", "0,0") "}", 0, "tensor 'a': its shape has more than 2^64 bytes"},
-	{"{" TENSOR("a", "F16", "3", "0,4") "}", 4, "tensor 'a': its shape has 6 bytes, its data_offsets 4"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "}", 3, "tensor 'a': ends behind the end of the file"},
+		"tensor 'a': the shape has more than 2^64 bytes"},
+	{"{" TENSOR("a", "F16", "9223372036854775808", "0,0") "}", 0, "tensor 'a': the shape has more than 2^64 bytes"},
+	{"{" TENSOR("a", "F16", "3", "0,4") "}", 4, "tensor 'a': the shape has 6 bytes, but the data_offsets have 4"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "}", 3, "tensor 'a' ends beyond the end of the file"},
 	{"{" TENSOR("a", "U8", "18446744073709551615", "0,18446744073709551615") "}", 3,
-		"tensor 'a': ends behind the end of the file"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "}", 5, "1 bytes behind the last tensor"},
-	{"{}", 5, "5 bytes behind the last tensor"},
-	{"{" TENSOR("a", "U8", "4", "1,5") "}", 5, "tensor 'a': begins at 1 of the data, with a hole"},
+		"tensor 'a' ends beyond the end of the file"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "}", 5, "1 bytes follow the last tensor"},
+	{"{}", 5, "5 bytes follow the last tensor"},
+	{"{" TENSOR("a", "U8", "4", "1,5") "}", 5, "tensor 'a' begins at byte 1 of the data, after a gap"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "5,9") "}", 9,
-		"tensor 'b': begins at 5 of the data, with a hole"},
+		"tensor 'b' begins at byte 5 of the data, after a gap"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "3,7") "}", 7,
-		"tensor 'b': begins at 3 of the data, within"},
+		"tensor 'b' begins at byte 3 of the data, within"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "0,4") "}", 4,
-		"tensor 'b': begins at 0 of the data, within"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("a", "U8", "4", "4,8") "}", 8, "tensor 'a': occurs twice"},
-	{"{" TENSOR("a\\u001b[2J", "U8", "4", "1,5") "}", 5, "tensor 'a\\x1b[2J': begins"},
+		"tensor 'b' begins at byte 0 of the data, within"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("a", "U8", "4", "4,8") "}", 8, "duplicate tensor 'a'"},
+	{"{" TENSOR("a\\u001b[2J", "U8", "4", "1,5") "}", 5, "tensor 'a\\x1b[2J' begins"},
 };
 
 static void test_malformed(void **state)
@@ -233,12 +233,12 @@ static void test_lengths(void **state)
 	assert_int_equal(read_bytes("\2\0\0\0\0\0\0", 7, &file), -EINVAL);
 	assert_non_null(strstr(reason.text, "too few"));
 	assert_int_equal(read_bytes("\3\0\0\0\0\0\0\0{}", 10, &file), -EINVAL);
-	assert_string_equal(reason.text, "header: 3 bytes in a file of 10");
+	assert_string_equal(reason.text, "header: the length is 3 bytes, but the file has 10 bytes");
 	assert_int_equal(read_bytes("\0\0\0\0\0\0\0\0{}", 10, &file), -EINVAL);
 	assert_int_equal(read_bytes("\1\0\0\4\0\0\0\0{}", 10, &file), -EINVAL);
-	assert_string_equal(reason.text, "header: 67108865 bytes, more than the limit of 67108864");
+	assert_string_equal(reason.text, "header: the length is 67108865 bytes; the limit is 67108864");
 	assert_int_equal(read_bytes("\377\377\377\377\377\377\377\377{}", 10, &file), -EINVAL);
-	assert_non_null(strstr(reason.text, "more than the limit"));
+	assert_non_null(strstr(reason.text, "; the limit is "));
 }
 
 static void test_no_file(void **state)
@@ -249,7 +249,7 @@ static void test_no_file(void **state)
 	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(safetensors_read(ends[0], &file, &reason), -EINVAL);
-	assert_non_null(strstr(reason.text, "file is a pipe and not a regular file"));
+	assert_non_null(strstr(reason.text, "file is a pipe, not a regular file"));
 	close(ends[0]);
 	close(ends[1]);
 	assert_int_equal(safetensors_read(-1, &file, &reason), -EIO);

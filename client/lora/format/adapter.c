@@ -27,7 +27,7 @@ static int path_make(const struct adapter *adapter, int which, char *path, struc
 {
 	return snprintf(path, PATH_ROOM, "%s/%s", adapter->folder, file_names[which]) < PATH_ROOM
 		? 0
-		: refuse(reason, "folder: its name is too long");
+		: refuse(reason, "folder: the path is too long");
 }
 
 static int file_open(const struct adapter *adapter, int which, struct reason *reason)
@@ -77,7 +77,8 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 	int error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
 
 	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
-		error = refuse(reason, "folder: its files are not those that were registered; register it again");
+		error = refuse(reason,
+			"folder: the files have changed since they were registered; register the adapter again");
 	return error;
 }
 

@@ -57,13 +57,13 @@ static bool header_holds(const struct cold_header *header)
 static int header_check(const struct cold_header *header, uint64_t file_bytes, struct reason *reason)
 {
 	if (header->magic != COLD_MAGIC)
-		return refuse(reason, "cold file: not a cold file");
+		return refuse(reason, "cold file: invalid magic number");
 	if (header->version != COLD_VERSION || header->header_bytes != sizeof(*header))
-		return refuse(reason, "cold file: version %u, and version %d is supported; write it again",
+		return refuse(reason, "cold file: version %u is not supported, only version %d; write the file again",
 			header->version, COLD_VERSION);
 	if (header->file_bytes != file_bytes)
-		return refuse(reason, "cold file: %" PRIu64 " bytes, and %" PRIu64 " were written", file_bytes,
-			header->file_bytes);
+		return refuse(reason, "cold file: the file has %" PRIu64 " bytes, but %" PRIu64 " were written",
+			file_bytes, header->file_bytes);
 	if (header->head_bytes < COLD_ALIGN || header->head_bytes > COLD_HEAD_MAX || header->head_bytes % COLD_ALIGN ||
 		header->head_bytes > file_bytes)
 		return refuse(reason, "cold file: invalid head of %u bytes", header->head_bytes);
@@ -110,7 +110,7 @@ static int head_check(struct cold_header *header, struct cold_file *file, struct
 	int error;
 
 	if (!checksum_holds(header))
-		return refuse(reason, "cold file: its head is damaged");
+		return refuse(reason, "cold file: the head is damaged");
 	if (!header_holds(header))
 		return refuse(reason, "cold file: invalid head");
 	file->header = header;
@@ -140,7 +140,7 @@ int cold_open(int fd, struct cold_file *file, struct reason *reason)
 	if (!error && fstat(fd, &status))
 		error = -EIO;
 	if (!error && (!S_ISREG(status.st_mode) || status.st_size < COLD_ALIGN))
-		error = refuse(reason, "cold file: not a cold file, or truncated");
+		error = refuse(reason, "cold file: invalid or truncated");
 	if (!error)
 		error = file_read_at(fd, first, COLD_ALIGN, 0);
 	if (!error)
@@ -151,7 +151,7 @@ int cold_open(int fd, struct cold_file *file, struct reason *reason)
 		head = aligned_room(head_bytes);
 		error = head ? file_read_at(fd, head, head_bytes, 0) : -ENOMEM;
 		if (!error && memcmp(head, first, sizeof(*first)) != 0)
-			error = refuse(reason, "cold file: it was changed while it was read");
+			error = refuse(reason, "cold file: the file was changed while it was read");
 	}
 	if (!error)
 		error = head_check(head, &made, reason);

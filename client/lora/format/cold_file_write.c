@@ -90,7 +90,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, st
 		made.headers = XXH3_64bits_digest(state);
 		*source = made;
 	} else {
-		refuse(reason, "the adapter's files cannot be read: a disk failed, or they are being changed");
+		refuse(reason, "cannot read the files of the adapter: a disk failed, or the files are being changed");
 	}
 	XXH3_freeState(state);
 	return error;
@@ -105,7 +105,7 @@ static int source_check(const struct convert *convert, const struct cold_source 
 	if (fstat(convert->fd, &status))
 		return -EIO;
 	source_of_file(&status, &now);
-	return memcmp(&now, source, sizeof(now)) ? refuse(reason, "weights: they have changed while they were read")
+	return memcmp(&now, source, sizeof(now)) ? refuse(reason, "weights: the file was changed while it was read")
 						 : 0;
 }
 
@@ -287,7 +287,8 @@ static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 	reason->text[0] = 0;
 	if (writer->head->form == COLD_PLAIN)
 		refuse(reason,
-			"it stays in 16 bits: in int8 '%s' would lose %.2f %% of its output, and the limit is %.2f %%",
+			"the file is stored with 16 bits: with int8, the output of '%s' has an error of %.2f %%; the "
+			"limit is %.2f %%",
 			refuse_name(writer->convert->peft->modules[loss.module].path, name), 100 * (double)loss.output,
 			100 * INT8_LOSS_MAX);
 	return 0;
@@ -334,6 +335,6 @@ int cold_write(const struct convert *convert, const struct cold_source *source, 
 		*header = *writer.head;
 	writer_free(&writer);
 	if (error && error != -EINVAL)
-		refuse(reason, "cold file '%s': cannot write it: %s", refuse_name(name, text), strerror(-error));
+		refuse(reason, "cannot write cold file '%s': %s", refuse_name(name, text), strerror(-error));
 	return error;
 }

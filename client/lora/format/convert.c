@@ -103,9 +103,9 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 	if (!isfinite(value))
 		return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %f", name,
 			piece->is_b ? 'B' : 'A', row, column, value);
-	return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %g, more than %s can hold%s", name,
-		piece->is_b ? 'B' : 'A', row, column, value, element == ADAPTER_F16 ? "fp16" : "bf16",
-		element == ADAPTER_F16 ? "; it needs bf16" : "");
+	return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %g, which is out of range for %s%s",
+		name, piece->is_b ? 'B' : 'A', row, column, value, element == ADAPTER_F16 ? "fp16" : "bf16",
+		element == ADAPTER_F16 ? "; use bf16" : "");
 }
 
 /* Convert a piece of A, [rank][columns]. The rows of a tile are parts of its rows. */
@@ -147,7 +147,7 @@ int convert_tiles(const struct convert *convert, const struct convert_piece *pie
 	bool finite = true;
 
 	if (error) {
-		refuse(reason, "module '%s': its weights cannot be read: a disk failed, or the file is being changed",
+		refuse(reason, "module '%s': cannot read the weights: a disk failed, or the file is being changed",
 			refuse_name(part.module->path, name));
 		return error;
 	}
@@ -194,7 +194,7 @@ static int size_check(const struct peft *peft, int fd, struct reason *reason)
 	if (fstat(fd, &status))
 		return -EIO;
 	if ((uint64_t)status.st_size != peft->file_bytes)
-		return refuse(reason, "weights: %jd bytes, and it had %" PRIu64 " when its header was read",
+		return refuse(reason, "weights: the file has %jd bytes, but had %" PRIu64 " when its header was read",
 			(intmax_t)status.st_size, peft->file_bytes);
 	return 0;
 }

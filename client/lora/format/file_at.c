@@ -24,7 +24,7 @@ int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason)
 		return -EIO;
 	}
 	if (!S_ISREG(status.st_mode))
-		return refuse(reason, "%s is %s and not a regular file", name, kind_of(status.st_mode));
+		return refuse(reason, "%s is %s, not a regular file", name, kind_of(status.st_mode));
 	*bytes = (uint64_t)status.st_size;
 	return *bytes ? 0 : refuse(reason, "%s is empty", name);
 }

@@ -289,7 +289,7 @@ static void targets_write(const struct plan *plan, struct adapter_target *target
 static int size_check(uint64_t bytes, struct reason *reason)
 {
 	if (bytes > ADAPTER_BYTES_MAX)
-		return refuse(reason, "adapter: %" PRIu64 " bytes in pages, more than the limit of %" PRIu64, bytes,
+		return refuse(reason, "adapter: the pages have %" PRIu64 " bytes; the limit is %" PRIu64, bytes,
 			ADAPTER_BYTES_MAX);
 	return 0;
 }
@@ -317,7 +317,7 @@ static int layout_write(const struct plan *plan, const struct peft *peft, enum a
 		return error;
 	if (bytes > ADAPTER_LAYOUT_BYTES_MAX)
 		return refuse(reason,
-			"adapter: %u modules in %u places need a layout of %" PRIu64 " bytes, and the limit is %d",
+			"adapter: the layout of %u modules in %u places has %" PRIu64 " bytes; the limit is %d",
 			peft->count, plan->run_count, bytes, ADAPTER_LAYOUT_BYTES_MAX);
 	header.bytes = (uint32_t)bytes;
 	made = malloc(bytes);

@@ -29,11 +29,11 @@ static int stranger_refuse(const char *name, struct reason *reason)
 	static const struct {
 		const char *part, *why;
 	} strangers[] = {
-		{"lora_magnitude_vector", "DoRA scales the columns of the base weights, which needs these"},
-		{"lora_embedding_", "it adapts an embedding, which these kernels do not"},
-		{".bias", "it has biases; train with bias = \"none\""},
-		{"modules_to_save", "it has whole modules beside A and B"},
-		{"token_adapter", "it has embeddings beside A and B"},
+		{"lora_magnitude_vector", "DoRA is not supported, since it scales the columns of the base weights"},
+		{"lora_embedding_", "the adapter changes an embedding, which the kernels do not support"},
+		{".bias", "the adapter has biases; train with bias = \"none\""},
+		{"modules_to_save", "the adapter contains complete modules in addition to A and B"},
+		{"token_adapter", "the adapter contains embeddings in addition to A and B"},
 	};
 	char text[REASON_NAME_BYTES];
 
@@ -41,7 +41,7 @@ static int stranger_refuse(const char *name, struct reason *reason)
 	for (size_t i = 0; i < sizeof(strangers) / sizeof(*strangers); i++)
 		if (strstr(name, strangers[i].part))
 			return refuse(reason, "tensor '%s': %s", text, strangers[i].why);
-	return refuse(reason, "tensor '%s': neither %sMODULE%s nor %s", text, prefix, suffix_a, suffix_b);
+	return refuse(reason, "tensor '%s': expected the name %sMODULE%s or %s", text, prefix, suffix_a, suffix_b);
 }
 
 /* ---- one module ---- */
@@ -52,10 +52,11 @@ static int matrix_check(const struct safetensors_tensor *tensor, struct peft_mat
 
 	refuse_name(tensor->name, name);
 	if (tensor->type != SAFETENSORS_F32 && tensor->type != SAFETENSORS_F16 && tensor->type != SAFETENSORS_BF16)
-		return refuse(reason, "tensor '%s': %s, and only F32, F16 and BF16 are taken", name,
+		return refuse(reason, "tensor '%s': dtype %s is not supported; only F32, F16 and BF16 are", name,
 			safetensors_type_name(tensor->type));
 	if (tensor->dimensions != 2)
-		return refuse(reason, "tensor '%s': %u dimensions; only linear modules are taken, with two", name,
+		return refuse(reason,
+			"tensor '%s' has %u dimensions; only linear modules, with two dimensions, are supported", name,
 			tensor->dimensions);
 	matrix->offset = tensor->offset;
 	matrix->bytes = tensor->bytes;
@@ -70,15 +71,15 @@ static int shapes_check(const struct safetensors_tensor *a, const struct safeten
 
 	refuse_name(module->path, name);
 	if (a->shape[0] != b->shape[1])
-		return refuse(
-			reason, "module '%s': A has rank %" PRIu64 ", B %" PRIu64, name, a->shape[0], b->shape[1]);
+		return refuse(reason, "module '%s': A has rank %" PRIu64 ", but B has rank %" PRIu64, name, a->shape[0],
+			b->shape[1]);
 	if (!a->shape[0] || a->shape[0] > PEFT_RANK_MAX)
-		return refuse(reason, "module '%s': rank %" PRIu64 ", and only 1 to %d are taken", name, a->shape[0],
+		return refuse(reason, "module '%s': rank is %" PRIu64 "; it must be 1 to %d", name, a->shape[0],
 			PEFT_RANK_MAX);
 	if (!a->shape[1] || a->shape[1] > PEFT_FEATURES_MAX || !b->shape[0] || b->shape[0] > PEFT_FEATURES_MAX)
 		return refuse(reason,
-			"module '%s': %" PRIu64 " inputs and %" PRIu64 " outputs, and only 1 to %d are taken", name,
-			a->shape[1], b->shape[0], PEFT_FEATURES_MAX);
+			"module '%s' has %" PRIu64 " inputs and %" PRIu64 " outputs; it must have 1 to %d of each",
+			name, a->shape[1], b->shape[0], PEFT_FEATURES_MAX);
 	module->rank = (uint32_t)a->shape[0];
 	module->in = (uint32_t)a->shape[1];
 	module->out = (uint32_t)b->shape[0];
@@ -99,7 +100,7 @@ static int scale_set(
 	peft->ranks_differ += rank != module->rank;
 	module->scale = config->rslora ? alpha / sqrt(module->rank) : alpha / module->rank;
 	if (fabs(module->scale) > 65504)
-		return refuse(reason, "module '%s': its scale %g is more than half precision can hold",
+		return refuse(reason, "module '%s': scale %g is out of range for half precision",
 			refuse_name(module->path, name), module->scale);
 	return 0;
 }
@@ -123,7 +124,7 @@ static int layer_set(struct peft_module *module, char *target, struct reason *re
 			continue;
 		layer = digits <= 5 ? strtoul(part, NULL, 10) : PEFT_LAYERS_MAX;
 		if (layer >= PEFT_LAYERS_MAX)
-			return refuse(reason, "module '%s': only layers below %d are taken",
+			return refuse(reason, "module '%s': the number of the layer must be below %d",
 				refuse_name(module->path, name), PEFT_LAYERS_MAX);
 		module->layer = (uint32_t)layer;
 		memcpy(target, module->path, (size_t)(part - module->path));
@@ -153,7 +154,7 @@ static int twins_check(const struct peft *peft, struct reason *reason)
 
 	for (uint32_t i = 1; i < peft->count; i++)
 		if (by_layer(&peft->modules[i - 1], &peft->modules[i]) == 0)
-			return refuse(reason, "module '%s': occurs twice", refuse_name(peft->modules[i].path, name));
+			return refuse(reason, "duplicate module '%s'", refuse_name(peft->modules[i].path, name));
 	return 0;
 }
 
@@ -172,7 +173,7 @@ static int module_add(struct peft *peft, const struct safetensors *file, const s
 	snprintf(sought, sizeof(sought), "%s%s%s", prefix, path, suffix_b);
 	b = safetensors_find(file, sought);
 	if (!b)
-		return refuse(reason, "tensor '%s': there is no lora_B to it", refuse_name(a->name, text));
+		return refuse(reason, "tensor '%s' has no corresponding lora_B", refuse_name(a->name, text));
 	module->path = path;
 	error = matrix_check(a, &module->a, reason);
 	if (!error)
@@ -213,11 +214,12 @@ static int tensors_count(const struct safetensors *file, const struct peft_confi
 		*name_bytes += is_a ? 2 * strlen(name) : 0;
 	}
 	if (!a || a != b)
-		return refuse(reason, PEFT_WEIGHTS_NAME ": %u lora_A and %u lora_B", a, b);
+		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u lora_A and %u lora_B", a, b);
 	if (a > PEFT_MODULES_MAX)
-		return refuse(reason, PEFT_WEIGHTS_NAME ": %u modules, more than the limit of %d", a, PEFT_MODULES_MAX);
+		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u modules; the limit is %d", a,
+			PEFT_MODULES_MAX);
 	if ((uint64_t)a * (config->ranks.count + config->alphas.count) > PEFT_MATCHES_MAX)
-		return refuse(reason, "adapter_config.json: %u expressions for %u modules, together more than %d",
+		return refuse(reason, "adapter_config.json: the product of %u expressions and %u modules exceeds %d",
 			config->ranks.count + config->alphas.count, a, PEFT_MATCHES_MAX);
 	*modules = a;
 	return 0;

@@ -36,15 +36,18 @@ static bool is_text(const struct json_value *value, const char *text)
 static const struct {
 	const char *key, *why;
 } refused[] = {
-	{"use_dora", "DoRA scales the columns of the base weights, which needs these; merge it, or train without it"},
-	{"modules_to_save", "it has whole modules beside A and B; only adapters without modules_to_save can be shared"},
-	{"lora_bias", "it has biases; train with lora_bias = false"},
-	{"use_qalora", "QALoRA groups the inputs of A, which these kernels do not"},
-	{"trainable_token_indices", "it has embeddings beside A and B"},
-	{"layer_replication", "it replicates layers of the base model"},
-	{"target_parameters", "it adapts parameters that are no modules"},
-	{"alora_invocation_tokens", "activated LoRA applies to a part of the tokens only"},
-	{"arrow_config", "it routes between adapters"},
+	{"use_dora",
+		"DoRA scales the columns of the base weights; merge the adapter into the model, or train without DoRA"},
+	{"modules_to_save",
+		"the adapter contains complete modules in addition to A and B; only adapters without modules_to_save "
+		"are supported"},
+	{"lora_bias", "the adapter has biases; train with lora_bias = false"},
+	{"use_qalora", "QALoRA groups the inputs of A, which the kernels do not support"},
+	{"trainable_token_indices", "the adapter contains embeddings in addition to A and B"},
+	{"layer_replication", "the adapter replicates layers of the base model"},
+	{"target_parameters", "the adapter changes parameters that are not modules"},
+	{"alora_invocation_tokens", "activated LoRA applies to some of the tokens only"},
+	{"arrow_config", "Arrow routes between adapters"},
 };
 
 /* Initializations that change the base weights. Other initializations do not affect the trained adapter. */
@@ -69,15 +72,15 @@ static int kind_check(const struct json_object *root, struct reason *reason)
 	char name[REASON_NAME_BYTES];
 
 	if (!type || type->kind != JSON_STRING)
-		return refuse(reason, "adapter_config.json: no peft_type");
+		return refuse(reason, "adapter_config.json: peft_type is missing or not a string");
 	if (!is_text(type, "LORA"))
-		return refuse(reason, "adapter_config.json: peft_type is '%s', and only LORA is supported",
+		return refuse(reason, "adapter_config.json: peft_type is '%s'; only LORA is supported",
 			refuse_name(type->text, name));
 	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
 		if (!is_off(json_find(root, refused[i].key)))
 			return refuse(reason, "adapter_config.json: %s: %s", refused[i].key, refused[i].why);
 	if (!is_off(bias) && !is_text(bias, "none"))
-		return refuse(reason, "adapter_config.json: bias: it has biases; train with bias = \"none\"");
+		return refuse(reason, "adapter_config.json: bias: the adapter has biases; train with bias = \"none\"");
 	return begin_check(json_find(root, "init_lora_weights"), reason);
 }
 
@@ -89,8 +92,8 @@ static int keys_check(const struct json_object *root, const struct json_value *f
 	for (const struct json_value *one = first; one; one = json_next(root, one))
 		for (const struct json_value *other = json_next(root, one); other; other = json_next(root, other))
 			if (!strcmp(one->key, other->key))
-				return refuse(reason, "adapter_config.json: key '%s' occurs twice",
-					refuse_name(one->key, name));
+				return refuse(
+					reason, "adapter_config.json: duplicate key '%s'", refuse_name(one->key, name));
 	return 0;
 }
 
@@ -103,7 +106,7 @@ static int number_of(const struct json_value *value, bool positive, double *numb
 	char name[REASON_NAME_BYTES];
 
 	if (value->kind != JSON_NUMBER || !isfinite(value->number) || (positive && value->number <= 0))
-		return refuse(reason, "adapter_config.json: '%s' is no %snumber", refuse_name(value->key, name),
+		return refuse(reason, "adapter_config.json: '%s' is not a %snumber", refuse_name(value->key, name),
 			positive ? "positive " : "");
 	*number = value->number;
 	return 0;
@@ -117,14 +120,14 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 
 	refuse_name(key, name);
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
-		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name,
+		return refuse(reason, "adapter_config.json: expression '%s' is longer than %d bytes", name,
 			PEFT_PATTERN_BYTES_MAX);
 	/* PEFT matches the complete path, or the part of it after a dot. */
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
 	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
 		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
 	if (!pattern->code)
-		return refuse(reason, "adapter_config.json: '%s' is no regular expression", name);
+		return refuse(reason, "adapter_config.json: '%s' is not a valid regular expression", name);
 	return 0;
 }
 
@@ -137,7 +140,7 @@ static int patterns_read(const struct json_object *root, const char *key, bool p
 	if (!object || object->kind == JSON_NULL || (object->kind == JSON_OBJECT && !object->children))
 		return 0;
 	if (object->kind != JSON_OBJECT || object->children > PEFT_PATTERNS_MAX)
-		return refuse(reason, "adapter_config.json: %s is no object of at most %d expressions", key,
+		return refuse(reason, "adapter_config.json: %s is not an object with at most %d expressions", key,
 			PEFT_PATTERNS_MAX);
 	error = keys_check(root, json_child(root, object), reason);
 	if (error)
@@ -161,7 +164,7 @@ static int bool_of(const struct json_object *root, const char *key, bool *value,
 
 	*value = found && found->kind == JSON_TRUE;
 	if (found && !*value && found->kind != JSON_NULL && found->kind != JSON_FALSE)
-		return refuse(reason, "adapter_config.json: %s is neither true nor false", key);
+		return refuse(reason, "adapter_config.json: %s is not a boolean", key);
 	return 0;
 }
 
@@ -180,7 +183,7 @@ static int config_fill(const struct json_object *root, struct peft_config *confi
 	int error;
 
 	if (!root->is_object || (root->count && keys_count(root) > KEYS_MAX))
-		return refuse(reason, "adapter_config.json: it is no object of at most %d keys", KEYS_MAX);
+		return refuse(reason, "adapter_config.json: expected an object with at most %d keys", KEYS_MAX);
 	rank = json_find(root, "r");
 	alpha = json_find(root, "lora_alpha");
 	error = root->count ? keys_check(root, root->values, reason) : 0;
@@ -209,16 +212,15 @@ int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *conf
 	int error;
 
 	if (bytes > PEFT_CONFIG_BYTES_MAX)
-		return refuse(reason, "adapter_config.json: %" PRIu64 " bytes, more than the limit of %d", bytes,
+		return refuse(reason, "adapter_config.json has %" PRIu64 " bytes; the limit is %d", bytes,
 			PEFT_CONFIG_BYTES_MAX);
 	error = json_object_parse(text, bytes, &root, &at);
 	if (error == -EINVAL)
-		return refuse(reason, "adapter_config.json: no JSON at byte %zu", at);
+		return refuse(reason, "adapter_config.json: invalid JSON at byte %zu", at);
 	if (error == -E2BIG)
 		return refuse(reason,
-			"adapter_config.json: nested deeper than %d, a number of more than %d characters, or a zero "
-			"byte in a "
-			"key, at byte %zu",
+			"adapter_config.json: more than %d levels of nesting, a number of more than %d characters, or "
+			"a zero byte in a key, at byte %zu",
 			JSON_DEPTH_MAX, JSON_NUMBER_BYTES_MAX, at);
 	if (error)
 		return error;
@@ -236,7 +238,7 @@ int peft_config_size(int fd, uint64_t *bytes, struct reason *reason)
 	int error = file_size(fd, "adapter_config.json", bytes, reason);
 
 	if (!error && *bytes > PEFT_CONFIG_BYTES_MAX)
-		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes, more than the limit of %d", *bytes,
+		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes; the limit is %d", *bytes,
 			PEFT_CONFIG_BYTES_MAX);
 	return error;
 }
@@ -254,7 +256,7 @@ int peft_config_read(int fd, struct peft_config *config, struct reason *reason)
 		return -ENOMEM;
 	error = file_read_at(fd, text, bytes, 0);
 	if (error)
-		refuse(reason, "adapter_config.json cannot be read: a disk failed, or it is being changed");
+		refuse(reason, "cannot read adapter_config.json: a disk failed, or the file is being changed");
 	else
 		error = peft_config_parse(text, bytes, config, reason);
 	free(text);
@@ -311,7 +313,7 @@ static int first_fit(const struct peft_patterns *patterns, const char *path, dou
 	pcre2_match_data_free(data);
 	pcre2_match_context_free(context);
 	if (found == -EINVAL)
-		return refuse(reason, "adapter_config.json: an expression needs more than %d steps on module '%s'",
+		return refuse(reason, "adapter_config.json: an expression requires more than %d steps for module '%s'",
 			PEFT_PATTERN_STEPS, refuse_name(path, name));
 	return found < 0 ? found : 0;
 }

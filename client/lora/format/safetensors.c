@@ -71,17 +71,17 @@ enum place {
 /* The expected value at each position, for error texts. */
 static const char *const wanted[] = {
 	[BEGIN] = "an object of tensors",
-	[IN_FILE] = "a tensor's name",
+	[IN_FILE] = "the name of a tensor",
 	[AT_METADATA] = "an object of strings in __metadata__",
 	[IN_METADATA] = "a string in __metadata__",
 	[AT_TENSOR] = "an object with dtype, shape and data_offsets",
 	[IN_TENSOR] = "dtype, shape or data_offsets",
 	[AT_TYPE] = "a string as dtype",
 	[AT_SHAPE] = "an array as shape",
-	[IN_SHAPE] = "a whole number from 0 in shape",
+	[IN_SHAPE] = "a nonnegative integer in shape",
 	[AT_PLACE] = "an array as data_offsets",
-	[IN_PLACE] = "a whole number from 0 in data_offsets",
-	[END] = "nothing more",
+	[IN_PLACE] = "a nonnegative integer in data_offsets",
+	[END] = "the end",
 };
 
 struct parse {
@@ -121,9 +121,9 @@ static int unwanted(struct parse *parse, const char *what)
 
 	if (parse->place >= AT_TENSOR && parse->place < END)
 		return stop(parse,
-			refuse(parse->reason, "tensor '%s': %s where %s is expected",
-				refuse_name(current_name(parse), name), what, wanted[parse->place]));
-	return stop(parse, refuse(parse->reason, "header: %s where %s is expected", what, wanted[parse->place]));
+			refuse(parse->reason, "tensor '%s': %s instead of %s", refuse_name(current_name(parse), name),
+				what, wanted[parse->place]));
+	return stop(parse, refuse(parse->reason, "header: %s instead of %s", what, wanted[parse->place]));
 }
 
 static int on_null(void *context)
@@ -134,7 +134,7 @@ static int on_null(void *context)
 static int on_boolean(void *context, int value)
 {
 	(void)value;
-	return unwanted(context, "true or false");
+	return unwanted(context, "a boolean");
 }
 
 /* Read a number. Only digits are permitted, because all numbers of the format are counts. */
@@ -159,12 +159,12 @@ static int on_number(void *context, const char *text, size_t length)
 	uint64_t number;
 
 	if ((parse->place != IN_SHAPE && parse->place != IN_PLACE) || !number_read(text, length, &number))
-		return unwanted(parse, "a number of another kind");
+		return unwanted(parse, "an unexpected number");
 	tensor = current(parse);
 	if (parse->numbers == (parse->place == IN_SHAPE ? SAFETENSORS_DIMENSIONS : 2))
 		return stop(parse,
 			parse->place == IN_SHAPE
-				? refuse(parse->reason, "tensor '%s': more than %d dimensions",
+				? refuse(parse->reason, "tensor '%s' has more than %d dimensions",
 					  refuse_name(current_name(parse), name), SAFETENSORS_DIMENSIONS)
 				: refuse(parse->reason, "tensor '%s': data_offsets are not two numbers",
 					  refuse_name(current_name(parse), name)));
@@ -231,7 +231,7 @@ static int file_key(struct parse *parse, const unsigned char *key, size_t length
 
 	if (length == 12 && memcmp(key, "__metadata__", 12) == 0) {
 		if (parse->metadata)
-			return stop(parse, refuse(parse->reason, "header: __metadata__ occurs twice"));
+			return stop(parse, refuse(parse->reason, "header: duplicate key __metadata__"));
 		parse->metadata = true;
 		parse->place = AT_METADATA;
 		return 1;
@@ -239,7 +239,8 @@ static int file_key(struct parse *parse, const unsigned char *key, size_t length
 	if (!length || length > SAFETENSORS_NAME_MAX || memchr(key, 0, length))
 		return stop(parse,
 			refuse(parse->reason,
-				"header: the name of tensor %u is empty, longer than %d bytes, or has a zero in it",
+				"header: the name of tensor %u is empty, is longer than %d bytes, or contains a zero "
+				"byte",
 				parse->file->count + 1, SAFETENSORS_NAME_MAX));
 	if (parse->file->count == SAFETENSORS_TENSORS_MAX)
 		return stop(parse, refuse(parse->reason, "header: more than %d tensors", SAFETENSORS_TENSORS_MAX));
@@ -268,12 +269,12 @@ static int tensor_key(struct parse *parse, const unsigned char *key, size_t leng
 			continue;
 		if (*((bool *)((char *)parse + keys[i].flag)))
 			return stop(parse,
-				refuse(parse->reason, "tensor '%s': %s occurs twice",
+				refuse(parse->reason, "tensor '%s': duplicate key %s",
 					refuse_name(current_name(parse), name), keys[i].name));
 		parse->place = keys[i].place;
 		return 1;
 	}
-	return unwanted(parse, "another key");
+	return unwanted(parse, "an unknown key");
 }
 
 static int on_key(void *context, const unsigned char *key, size_t length)
@@ -310,7 +311,7 @@ static int tensor_end(struct parse *parse)
 	refuse_name(current_name(parse), name);
 	if (!parse->has_type || !parse->has_shape || !parse->has_place)
 		return stop(parse,
-			refuse(parse->reason, "tensor '%s': no %s", name,
+			refuse(parse->reason, "tensor '%s' has no %s", name,
 				!parse->has_type            ? "dtype"
 					: !parse->has_shape ? "shape"
 							    : "data_offsets"));
@@ -319,12 +320,13 @@ static int tensor_end(struct parse *parse)
 	for (uint32_t i = 0; i < tensor->dimensions; i++)
 		if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes))
 			return stop(
-				parse, refuse(parse->reason, "tensor '%s': its shape has more than 2^64 bytes", name));
+				parse, refuse(parse->reason, "tensor '%s': the shape has more than 2^64 bytes", name));
 	tensor->offset = parse->span[0];
 	tensor->bytes = parse->span[1] - parse->span[0];
 	if (tensor->bytes != bytes)
 		return stop(parse,
-			refuse(parse->reason, "tensor '%s': its shape has %" PRIu64 " bytes, its data_offsets %" PRIu64,
+			refuse(parse->reason,
+				"tensor '%s': the shape has %" PRIu64 " bytes, but the data_offsets have %" PRIu64,
 				name, bytes, tensor->bytes));
 	parse->place = IN_FILE;
 	return 1;
@@ -394,7 +396,7 @@ static int json_parse(struct parse *parse, const void *text, uint64_t length)
 		status = yajl_complete_parse(handle);
 	if (!parse->error && status != yajl_status_ok)
 		parse->error = refuse(
-			parse->reason, "header: no JSON in UTF-8 at byte %zu of it", yajl_get_bytes_consumed(handle));
+			parse->reason, "header: invalid JSON or UTF-8 at byte %zu", yajl_get_bytes_consumed(handle));
 	yajl_free(handle);
 	assert(parse->error || parse->place == END);
 	return parse->error;
@@ -431,22 +433,22 @@ static int places_check(struct safetensors *file, uint64_t file_bytes, struct re
 
 		refuse_name(tensor->name, name);
 		if (tensor->offset != end)
-			return refuse(reason, "tensor '%s': begins at %" PRIu64 " of the data, %s", name,
-				tensor->offset, tensor->offset < end ? "within another one" : "with a hole before it");
+			return refuse(reason, "tensor '%s' begins at byte %" PRIu64 " of the data, %s", name,
+				tensor->offset, tensor->offset < end ? "within another tensor" : "after a gap");
 		if (tensor->bytes > data_bytes - end)
 			return refuse(reason,
-				"tensor '%s': ends behind the end of the file, which has %" PRIu64 " bytes of data",
+				"tensor '%s' ends beyond the end of the file, which has %" PRIu64 " bytes of data",
 				name, data_bytes);
 		end += tensor->bytes;
 		tensor->offset += file->data_offset;
 		if (tensor->offset % types[tensor->type].bytes)
 			return refuse(reason,
 				"tensor '%s': %s at byte %" PRIu64
-				" of the file is not aligned; save the file again with a newer writer",
+				" of the file is not aligned; save the file with a newer version of safetensors",
 				name, types[tensor->type].name, tensor->offset);
 	}
 	if (end != data_bytes)
-		return refuse(reason, "file: %" PRIu64 " bytes behind the last tensor", data_bytes - end);
+		return refuse(reason, "file: %" PRIu64 " bytes follow the last tensor", data_bytes - end);
 	return 0;
 }
 
@@ -458,23 +460,24 @@ static int names_check(struct safetensors *file, struct reason *reason)
 		qsort(file->tensors, file->count, sizeof(*file->tensors), by_name);
 	for (uint32_t i = 1; i < file->count; i++)
 		if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
-			return refuse(reason, "tensor '%s': occurs twice", refuse_name(file->tensors[i].name, name));
+			return refuse(reason, "duplicate tensor '%s'", refuse_name(file->tensors[i].name, name));
 	return 0;
 }
 
 static int read_fail(struct reason *reason)
 {
-	refuse(reason, "file: it cannot be read: a disk failed, or it is being changed");
+	refuse(reason, "cannot read the file: a disk failed, or the file is being changed");
 	return -EIO;
 }
 
 static int length_check(uint64_t header_bytes, uint64_t file_bytes, struct reason *reason)
 {
 	if (header_bytes > SAFETENSORS_HEADER_MAX)
-		return refuse(reason, "header: %" PRIu64 " bytes, more than the limit of %d", header_bytes,
+		return refuse(reason, "header: the length is %" PRIu64 " bytes; the limit is %d", header_bytes,
 			SAFETENSORS_HEADER_MAX);
 	if (file_bytes < 8 || header_bytes > file_bytes - 8)
-		return refuse(reason, "header: %" PRIu64 " bytes in a file of %" PRIu64, header_bytes, file_bytes);
+		return refuse(reason, "header: the length is %" PRIu64 " bytes, but the file has %" PRIu64 " bytes",
+			header_bytes, file_bytes);
 	return 0;
 }
 
@@ -489,7 +492,7 @@ int safetensors_parse(
 		return error;
 	made.data_offset = 8 + header_bytes;
 	if (!header_bytes || *(const char *)header != '{')
-		return refuse(reason, "header: it does not begin with '{'");
+		return refuse(reason, "header: expected '{' as first character");
 	error = json_parse(&parse, header, header_bytes);
 	for (uint32_t i = 0; i < made.count; i++)
 		made.tensors[i].name = made.names + (uintptr_t)made.tensors[i].name;
@@ -512,7 +515,7 @@ int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, str
 	if (error)
 		return error;
 	if (*file_bytes < sizeof(length))
-		return refuse(reason, "file: %" PRIu64 " bytes, too few for the length of a header", *file_bytes);
+		return refuse(reason, "file: %" PRIu64 " bytes are too few for a header", *file_bytes);
 	error = file_read_at(fd, length, sizeof(length), 0);
 	if (error)
 		return read_fail(reason);

@@ -296,19 +296,18 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 	pthread_mutex_lock(&lora->lock);
 	found = entry_of(lora, id);
 	if (!found) {
-		refuse(reason, "adapter %u: no adapter has this number", id);
+		refuse(reason, "no adapter %u is registered", id);
 		error = -ENOENT;
 	} else if (!found->acquired) {
-		error = refuse(reason, "adapter '%s': it is not acquired; call gpool_lora_acquire() first",
-			found->adapter->name);
+		error = refuse(
+			reason, "adapter '%s' is not acquired; call gpool_lora_acquire() first", found->adapter->name);
 	} else if (found->state != GPOOL_LORA_RESIDENT) {
-		error = refuse(reason, "adapter '%s': it is not completely loaded; call gpool_lora_wait_layer() first",
+		error = refuse(reason, "adapter '%s' is not completely loaded; call gpool_lora_wait_layer() first",
 			found->adapter->name);
 	} else {
 		error = pin_here(lora, found);
 		if (error)
-			refuse(reason,
-				"adapter '%s': another process has unloaded it; release it, and acquire it again",
+			refuse(reason, "adapter '%s' was unloaded by another process; release it, and acquire it again",
 				found->adapter->name);
 	}
 	if (!error)

@@ -178,7 +178,8 @@ static void warm_end(struct copying *copying, int error)
 	pthread_mutex_unlock(&lora->lock);
 	if (first)
 		pool_log(lora->pool, POOL_LOG_INFO,
-			"cannot copy adapter '%s' to host memory: its pool is full, and all of it is in use",
+			"cannot copy adapter '%s' to host memory: the pool for copies is full, and all of its content "
+			"is in use",
 			copying->adapter->name);
 	else if (error && !full && error != -ESTALE)
 		failure_say(copying, "to host memory", error);

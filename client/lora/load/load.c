@@ -23,11 +23,11 @@ static void shortage_say(struct lora_load *load, int error)
 		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name,
 			object.pages, object.session, object.session_name, object.pins);
 	refuse(&load->reason,
-		"%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; release "
-		"adapters, or give the %s more",
+		"%s: the adapter needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; "
+		"release adapters, or %s",
 		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free,
 		shortage.pinned, shortage.holder_pages, shortage.holder, shortage.holder_name, most,
-		error == -ENOSPC ? "pool" : "tenant");
+		error == -ENOSPC ? "enlarge the pool" : "raise the limit");
 }
 
 int place_make(struct lora_loader *loader, struct lora_load *load)

@@ -35,11 +35,11 @@ static int object_believe(struct lora_load *load, struct gpool_object *object)
 	int error = gpool_object_info(object, &info);
 
 	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
-		return refuse(&load->reason, "object '%s': it was published by another tenant, '%s'",
-			load->adapter->key, info.tenant);
+		return refuse(&load->reason, "object '%s' was published by another tenant, '%s'", load->adapter->key,
+			info.tenant);
 	if (!error && !same_layout(load->adapter->layout.header, object))
 		return refuse(&load->reason,
-			"object '%s': its layout does not match the files; another process has published it",
+			"object '%s' of another process has a layout that does not match the files",
 			load->adapter->key);
 	return error;
 }

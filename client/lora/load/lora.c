@@ -21,20 +21,21 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 	if (pool->session_kind)
 		return fail_kind(pool);
 	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
-		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", options->flags,
 			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
 	if (options->flags & GPOOL_LORA_INT8 && !options->cache_dir && !options->warm)
-		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
+		return fail(-EINVAL, "GPOOL_LORA_INT8 requires cache_dir or warm");
 	if (options->warm &&
 		(!options->warm->alive || options->warm->session_kind ||
 			!(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
-		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
+		return fail(-EINVAL, "warm must be a pool of the back end host, opened as a worker");
 	if (options->element > GPOOL_LORA_BF16 || options->reserved)
-		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element,
-			GPOOL_LORA_BF16, options->reserved);
+		return fail(-EINVAL,
+			"element is %u and reserved is %u; the maximum element is %d, and reserved must be 0",
+			options->element, options->reserved, GPOOL_LORA_BF16);
 	return options->load_threads <= LORA_THREADS_MAX
 		? 0
-		: fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
+		: fail(-EINVAL, "load_threads is %u; the maximum is %d", options->load_threads, LORA_THREADS_MAX);
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -130,7 +131,7 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (lora->users)
-		return fail(-EBUSY, "%u batches and schedulers of these adapters are open", lora->users);
+		return fail(-EBUSY, "%u batches and schedulers use these adapters; destroy them first", lora->users);
 	/* Loader threads may be working even if no caller waits. */
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
@@ -192,9 +193,10 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (!name || !*name || !folder)
-		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the adapter's name");
+		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the name of the adapter");
 	if (strlen(name) >= LORA_NAME_BYTES)
-		return fail(-EINVAL, "the adapter's name has %zu bytes; at most %d", strlen(name), LORA_NAME_BYTES - 1);
+		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
+			LORA_NAME_BYTES - 1);
 	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;
@@ -251,7 +253,7 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 		entry->state == GPOOL_LORA_LOADING)
 		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
 			entry->acquired           ? "acquired"
-				: entry->requests ? "wanted by requests of a scheduler"
+				: entry->requests ? "used by requests of a scheduler"
 						  : "being loaded");
 	else
 		error = entry_close(lora, entry);

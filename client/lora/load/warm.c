@@ -37,13 +37,13 @@ const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layou
 	uint64_t address, bytes;
 
 	if (!its || memcmp(its, layout->header, layout->header->bytes) != 0)
-		return "its layout is another one than the files have";
+		return "its layout differs from that of the files";
 	if (!form || (*form != COLD_PLAIN && (*form != COLD_INT8 || !int8)))
-		return "its form cannot be";
+		return "its form is invalid";
 	copy_is(copy, layout, (enum cold_form) * form);
 	copy->file.checksums = value_of(copy->object, "checksums", layout->header->pages * sizeof(uint64_t));
 	if (!copy->file.checksums)
-		return "it has not one checksum for each page";
+		return "it does not have one checksum for each page";
 	if (gpool_object_address(copy->object, 0, &address, &bytes) || bytes < forms_bytes(copy))
 		return "it has fewer pages than its layout needs";
 	copy->forms = (uint8_t *)(uintptr_t)address;
@@ -72,10 +72,10 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 		copy->object = NULL;
 		/* The object was evicted, or its class cannot be pinned. */
 		return error == -ESTALE    ? -ENOENT
-			: error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name)
+			: error == -EINVAL ? refuse(reason, "object '%s' does not have the class PINNABLE", name)
 					   : error;
 	}
-	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant"
+	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it belongs to another tenant"
 									    : warm_look(copy, layout, int8);
 	if (!wrong)
 		return 0;

@@ -37,8 +37,8 @@ static int options_check(struct gpool *pool, const struct gpool_lora_batch_optio
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
 		if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
-			return fail(-EINVAL, "%s is %u; %u to %u", numbers[i].name, numbers[i].value, numbers[i].least,
-				numbers[i].most);
+			return fail(-EINVAL, "%s is %u; it must be %u to %u", numbers[i].name, numbers[i].value,
+				numbers[i].least, numbers[i].most);
 	if (!options->targets)
 		return fail(-EINVAL, "targets is NULL");
 	return stream_can_wait(pool, options->stream) ? 0 : fail_stream(options->stream);
@@ -56,19 +56,20 @@ static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_
 		if (!from->name || !*from->name)
 			return fail(-EINVAL, "target %u has no name", batch->target_count);
 		if (!from->in || !from->out || from->in > ADAPTER_FEATURES_MAX || from->out > ADAPTER_FEATURES_MAX)
-			return fail(-EINVAL, "target '%s' has %u features in and %u out; each 1 to %d", from->name,
-				from->in, from->out, ADAPTER_FEATURES_MAX);
+			return fail(-EINVAL,
+				"target '%s' has %u input and %u output features; it must have 1 to %d of each",
+				from->name, from->in, from->out, ADAPTER_FEATURES_MAX);
 		*to = (struct batch_target){
 			.in_layers = strchr(from->name, '*'), .in = from->in, .out = from->out, .place = batch->places};
 		batch->places += to->in_layers ? batch->layers : 1;
 		if (to->in_layers && !batch->layers)
-			return fail(-EINVAL, "target '%s' is in layers, and layers is 0", from->name);
+			return fail(-EINVAL, "target '%s' is in layers, but layers is 0", from->name);
 		if (batch->places > BATCH_PLACES_MAX)
-			return fail(-EINVAL, "the targets in all layers are %u; at most %d", batch->places,
+			return fail(-EINVAL, "all layers together have %u targets; the maximum is %d", batch->places,
 				BATCH_PLACES_MAX);
 		for (uint32_t i = 0; i < batch->target_count; i++)
 			if (!strcmp(batch->targets[i].name, from->name))
-				return fail(-EINVAL, "target '%s' is given twice", from->name);
+				return fail(-EINVAL, "duplicate target '%s'", from->name);
 		to->name = strdup(from->name);
 		if (!to->name)
 			return -ENOMEM;
@@ -353,7 +354,7 @@ static int adapters_note(
 			continue;
 		last = adapters[i];
 		if (last >= known) {
-			refuse(reason, "token %u has adapter %u: no adapter has this number", i, last);
+			refuse(reason, "token %u: no adapter %u is registered", i, last);
 			return -ENOENT;
 		}
 		error = ids_have(batch, last);
@@ -361,7 +362,7 @@ static int adapters_note(
 			return error;
 		adapter_note(batch, last, &count);
 		if (count > batch->adapters_max)
-			return refuse(reason, "token %u has one more adapter than the batch takes, %u (adapters_max)",
+			return refuse(reason, "token %u: the batch has more than %u different adapters (adapters_max)",
 				i, batch->adapters_max);
 	}
 	return 0;
@@ -553,7 +554,8 @@ int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapter
 	if (!batch->lora->pool->alive)
 		return -ECHILD;
 	if (tokens > batch->tokens_max)
-		error = refuse(&reason, "%u tokens; the batch takes %u (tokens_max)", tokens, batch->tokens_max);
+		error = refuse(&reason, "there are %u tokens; the batch can have at most %u (tokens_max)", tokens,
+			batch->tokens_max);
 	else
 		error = batch_make(batch, adapters, tokens, &reason);
 	if (error && *reason.text)
@@ -575,8 +577,8 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	if (!found)
 		return fail(-EINVAL, "target is %u; the batch has %u targets", target, batch->target_count);
 	if (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1)
-		return fail(-EINVAL, "layer is %d; the batch has %u layers, and target '%s' is %s", layer,
-			batch->layers, found->name, found->in_layers ? "in each of them" : "in none of them: -1");
+		return fail(-EINVAL, "layer is %d; the batch has %u layers, and for target '%s', layer must be %s",
+			layer, batch->layers, found->name, found->in_layers ? "one of them" : "-1");
 	if (unlikely(!stream_can_wait(batch->lora->pool, stream)))
 		return fail_stream(stream);
 	if (unlikely(batch->torn))

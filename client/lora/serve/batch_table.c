@@ -18,11 +18,13 @@ static int module_check(const struct gpool_lora_batch *batch, const struct lora_
 
 	if (module->in != target->in || module->out != target->out)
 		return refuse(reason,
-			"adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there",
+			"adapter '%.60s': '%s' of layer %u has %u input and %u output features, but the batch has %u "
+			"and %u",
 			entry->adapter->name, refuse_name(target->name, name), module->layer, module->in, module->out,
 			target->in, target->out);
 	if (module->rank > batch->rank_max)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)",
+		return refuse(reason,
+			"adapter '%.60s': '%s' of layer %u has rank %u; the maximum of the batch is %u (rank_max)",
 			entry->adapter->name, refuse_name(target->name, name), module->layer, module->rank,
 			batch->rank_max);
 	return 0;
@@ -51,10 +53,10 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 		module++;
 	refuse_name(layout->names + layout->targets[module->target].offset, name);
 	if (module->layer == ADAPTER_NO_LAYER)
-		return refuse(reason, "adapter '%.60s': it has '%s', which is no target of the batch",
+		return refuse(reason, "adapter '%.60s' contains '%s', which is not a target of the batch",
 			entry->adapter->name, name);
 	return refuse(reason,
-		"adapter '%.60s': it has '%s' in layer %u, which is no target of the batch in its %u layers",
+		"adapter '%.60s' contains '%s' in layer %u, which is not a target in the %u layers of the batch",
 		entry->adapter->name, name, module->layer, batch->layers);
 }
 
@@ -87,8 +89,8 @@ int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *e
 
 	if (header->element != (uint32_t)(batch->element == ELEMENT_F16 ? ADAPTER_F16 : ADAPTER_BF16))
 		return refuse(reason,
-			"adapter '%.60s': its weights are %s, the batch's %s; gpool_lora_options.element makes all of "
-			"one type",
+			"adapter '%.60s' has weights in %s, but the batch is in %s; set gpool_lora_options.element to "
+			"convert all weights",
 			entry->adapter->name, element_name(header->element),
 			batch->element == ELEMENT_F16 ? "fp16" : "bf16");
 	memset(parts, 0, batch->places * sizeof(*parts));

@@ -73,15 +73,15 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 	if (read->max_bypass_ms)
 		options->max_bypass_us = read->max_bypass_ms * UINT64_C(1000);
 	if (read->flags)
-		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
+		return fail(-EINVAL, "flags are 0x%x; they must be 0", read->flags);
 	if (read->requests > REQUESTS_MAX)
-		return fail(-EINVAL, "requests is %u; at most %d", read->requests, REQUESTS_MAX);
+		return fail(-EINVAL, "requests is %u; the maximum is %d", read->requests, REQUESTS_MAX);
 	if (options->batch_requests > LORA_BATCH_REQUESTS_MAX)
-		return fail(
-			-EINVAL, "batch_requests is %u; at most %d", options->batch_requests, LORA_BATCH_REQUESTS_MAX);
+		return fail(-EINVAL, "batch_requests is %u; the maximum is %d", options->batch_requests,
+			LORA_BATCH_REQUESTS_MAX);
 	return options->look_ahead <= LORA_LOOK_AHEAD_MAX
 		? 0
-		: fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
+		: fail(-EINVAL, "look_ahead is %u; the maximum is %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
 }
 
 int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
@@ -364,7 +364,7 @@ int gpool_lora_scheduler_add(
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
 	if (result == -ENOSPC)
-		fail(result, "all requests of the scheduler are taken (requests)");
+		fail(result, "the scheduler has the maximum number of requests (requests)");
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)
