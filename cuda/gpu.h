@@ -341,9 +341,9 @@ const char *gpu_error_text(void);
 const char *gpu_error_take(int error);
 
 /*
- * gpu_fault_set() - for tests: let the n-th call of this kind after this one fail with `error` (negative errno), before
- * it reaches the back end. n = 0 clears the fault. If gpu is NULL, the fault concerns the next device that is opened,
- * or its opening.
+ * gpu_fault_set() - for tests: let the n-th later call of this kind fail with `error` (negative errno), before it
+ * reaches the back end. n = 0 clears the fault. If gpu is NULL, the fault concerns the next device that is opened, or
+ * its opening.
  */
 void gpu_fault_set(struct gpu *gpu, enum gpu_call call, uint64_t n, int error);
 

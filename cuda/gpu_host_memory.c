@@ -381,8 +381,8 @@ static int own_copy(int fd)
 }
 
 /*
- * file_import() - return the file of a descriptor, with a reference. It is a known file with the same inode, or a
- * new one with a duplicate of the descriptor.
+ * file_import() - return the file of a descriptor, with a reference: the known file with the same inode, or a new file
+ * with a duplicate of the descriptor.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
 {

@@ -39,8 +39,8 @@ struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
 
 /*
- * exchange_keep() - store the answer in the session's segment for a repetition of the request. Longer answers than
- * SESSION_ANSWER_BYTES are not stored.
+ * exchange_keep() - store the answer in the session's segment for a repetition of the request. An answer longer than
+ * SESSION_ANSWER_BYTES is not stored.
  */
 void exchange_keep(struct exchange *x);
 /* exchange_answer_later() - send the answer of a handler that returned 0. error 0: success. */

@@ -50,7 +50,7 @@ static void session_bury(struct pool *pool, uint32_t id, const struct held *held
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
-	/* These are duplicates of the keeper's descriptors. The worker's connection closes with the last duplicate. */
+	/* `held` has duplicates of the keeper's descriptors. The worker's connection closes with the last duplicate. */
 	if (held)
 		held_close(held);
 }

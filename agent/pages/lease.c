@@ -325,7 +325,10 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 
 	if (need <= room(session))
 		return 0;
-	/* Take no more pages than needed, because idle pages may be mapped where they will be used again. */
+	/*
+	 * Take no more pages than needed: the session may have mapped its idle pages, and can use them again without a
+	 * driver call.
+	 */
 	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;

@@ -53,7 +53,7 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 }
 
 /*
- * Return an index for a new name: an unused index or, if none is left, that of a domain without members and pages.
+ * Return an index for a new name: an unused index or, if all are used, the index of a domain without members and pages.
  * Return 0 if there is no such index.
  */
 static uint32_t name_place(const struct pool *pool)

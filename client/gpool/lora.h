@@ -417,10 +417,10 @@ GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
  *   -ENOMEM, -ECHILD
  *
  * Cost: a sort of the tokens; two driver calls, a copy of 20 bytes for each of tokens_max, and a fence. For each
- * adapter that is new in the batch, or was since loaded to other pages, the call builds a table of all layers and
- * targets. Adjacent tables are copied together; modules are not copied one by one [lora_batch_set_32,
- * lora_batch_new_32]. An adapter of the previous set that is still in the pool costs a pin. The call waits if the
- * copies of the set before the last are not done.
+ * adapter that is new in the batch, or that was loaded to other pages after its last use in the batch, the call builds
+ * a table of all layers and targets. Adjacent tables are copied together; modules are not copied one by one
+ * [lora_batch_set_32, lora_batch_new_32]. An adapter of the previous set that is still in the pool costs a pin. The
+ * call waits if the copies of the set before the last are not done.
  */
 GPOOL_API int gpool_lora_batch_set(
 	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why);

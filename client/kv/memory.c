@@ -220,7 +220,7 @@ static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
 	if (is_shortage(error) && missing > pool->cached_blocks && pool->offered.count) {
-		/* Otherwise the agent might evict these chunks to grant their memory to this session. */
+		/* Hold the offered chunks first: the agent might evict them to grant their memory to this session. */
 		offered_reclaim(kv);
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 		missing = blocks > pool->free.count ? blocks - pool->free.count : 0;

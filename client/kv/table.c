@@ -52,8 +52,8 @@ static void batch_fill(struct gpool_kv *kv, struct batch *batch, int32_t *entrie
 }
 
 /*
- * Mark the entries of a failed copy as changed again, unless the sequence has ended or lost these blocks since. The
- * caller holds the lock.
+ * Mark the entries of a failed copy as changed again, unless the sequence has ended or lost these blocks in the
+ * meantime. The caller holds the lock.
  */
 static void piece_return(struct gpool_kv *kv, const struct piece *piece)
 {

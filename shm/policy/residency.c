@@ -188,8 +188,9 @@ static void unqueue(struct residency *residency, uint32_t number)
 }
 
 /*
- * Serve the queue after memory was freed. Adapters that are queued for use keep waiting; others are removed from the
- * queue if no room can be made for them.
+ * Load the queued adapters in order, after memory was freed. If no room can be made for the first adapter, the queue
+ * waits if this adapter is to be used, or if the eviction of all idle adapters would make room for it. Otherwise the
+ * adapter is removed from the queue.
  */
 static void serve_queue(struct residency *residency)
 {

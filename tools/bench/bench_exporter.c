@@ -2,8 +2,8 @@
  * bench_exporter.c - the cost of gpool-exporter while Prometheus scrapes it: its CPU time and memory, and the CPU time
  * of gpoold.
  *
- * The program next to this one is run on a free port. Each scrape uses a new connection and is answered completely
- * before the next pause.
+ * The gpool-exporter in the folder of this program is started on a free port. Each scrape uses a new connection and is
+ * answered completely before the next pause.
  */
 #include "tools/bench/bench.h"
 

@@ -215,7 +215,7 @@ struct trace_plan {
 	uint64_t *addresses;
 	/* Called after each trace, with the remaining allocations; may be NULL. */
 	int (*finish)(struct subject *subject, struct trace_plan *plan);
-	double finished; /* its result */
+	double finished; /* the result of finish() */
 	/* Figures of gpool and of the peer; FIGURE_PROGRESS: none. */
 	enum figure ms[2], peak[2], calls[2], failed[2], finish_figure[2];
 };
@@ -366,7 +366,7 @@ int bench_malloc_async_churn(struct bench *bench)
 enum { THREADS = 4, THREAD_LIVE = 32, THREAD_STEPS = 20000, WORK_BYTES = 16384 };
 
 struct thread {
-	struct subject *subject; /* its allocator; each thread has its own stream */
+	struct subject *subject; /* the allocator; each thread has its own stream */
 	uint32_t stream;
 	uint64_t seed;
 	uint64_t calls;

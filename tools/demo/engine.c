@@ -262,14 +262,14 @@ static void engine_preempt(struct engine *engine, struct sequence *sequence)
 	list_remove(&engine->running, sequence);
 	if (engine->following == sequence)
 		engine->following = sequence->next;
-	/* Also verify what it has written so far. */
+	/* Also verify the KV that the request has written. */
 	if (kv_check(&engine->context, &sequence->kv) != 0)
 		sequence->failed = true;
 	sequence_release(engine, sequence, NULL);
 	sequence->prefill = request_of(engine, sequence)->context_tokens + sequence->generated;
 	atomic_store(&mark_of(engine, sequence->request)->state, BOARD_OPEN);
 	queue_insert(engine, sequence);
-	/* It was queued because pages were refused, so its time in the queue counts as a wait. */
+	/* The request is queued because pages were refused, so its time in the queue counts as a wait. */
 	engine->refusals++;
 	engine->pause_steps = PAUSE_STEPS;
 	board_add(&engine->context.score->preemptions, 1);
@@ -394,7 +394,10 @@ static void engine_keep_house(struct engine *engine)
 		kv_touch(&engine->context, &sequence->kv);
 }
 
-/* Wait until the end of the step, with a refused request in the agent's queue. */
+/*
+ * Wait until the end of the step. If a request was refused pages, it waits for them in the agent's queue during this
+ * time.
+ */
 static int engine_rest(struct engine *engine)
 {
 	uint64_t now_ns = monotonic_ns();

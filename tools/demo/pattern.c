@@ -4,7 +4,7 @@
 static const uint64_t step = UINT64_C(0x9e3779b97f4a7c15);
 enum { BATCH = 64 }; /* words; a loop of constant length is vectorized at -O2 */
 
-/* The finisher of splitmix64: each input bit changes half of the output bits. */
+/* The last step of splitmix64: a change of one input bit changes half of the output bits on average. */
 static uint64_t mix(uint64_t x)
 {
 	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);

@@ -112,7 +112,7 @@ struct run {
 	struct run_kill *kills; /* [kill_count] */
 	uint32_t kill_count, kill_capacity;
 	uint64_t missed_samples; /* samples for which the agent did not answer */
-	uint64_t errors;         /* of all kinds; the exit status is 0 only if there are none */
+	uint64_t errors;         /* errors of all kinds; the exit status is 0 only if there are no errors */
 	char error_text[512];    /* the first one */
 };
 

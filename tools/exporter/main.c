@@ -150,7 +150,7 @@ static int serve(struct settings *settings, struct sampler *sampler)
 
 	if (socket < 0)
 		return CODE_FAILED;
-	/* Block them in all threads, so that only the wait below receives them. */
+	/* Block the signals in all threads, so that only the wait below receives them. */
 	sigemptyset(&ending);
 	sigaddset(&ending, SIGINT);
 	sigaddset(&ending, SIGTERM);

@@ -18,7 +18,7 @@
 
 struct peer_limits {
 	uint32_t connections; /* maximum, concurrent */
-	uint32_t per_address; /* of these, per address */
+	uint32_t per_address; /* maximum per address */
 	uint32_t head_ms, answer_ms;
 };
 

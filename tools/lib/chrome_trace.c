@@ -52,8 +52,9 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 }
 
 /*
- * Put a slice on a track if it fits. The records do not state which actions of a session were concurrent, so slices of
- * a session are never nested. The agent's work for the session is nested where it fits.
+ * Put a slice on a track if there is no conflict. The records do not state which actions of a session were concurrent,
+ * so slices of a session are never nested. A slice of the agent's work is nested in the session's slice that contains
+ * it.
  */
 static bool track_take(struct track *track, const struct flight_row *row)
 {

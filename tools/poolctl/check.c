@@ -50,9 +50,9 @@ static int check_ask(
 }
 
 /*
- * Return true if another check may have a different result. Workers change their tables while these are read. The agent
- * changes its tables only between two requests, so the findings that it reports about them are final. If the tables are
- * read without the agent, these may change, too.
+ * Return true if another check may have a different result. Workers change their tables during a check. The agent
+ * changes its tables only between two requests, so its findings about its own tables are final. If the tables are read
+ * without the agent, its tables may also change during a check.
  */
 static bool check_may_change(const struct command *command, const struct check_view *view)
 {

@@ -191,7 +191,7 @@ static void cpus_check(struct doctor *doctor)
 	cpu_set_t set;
 
 	if (sched_getaffinity(0, sizeof(set), &set) < 0) {
-		/* more than 1,024 of them */
+		/* the machine has more than 1,024 CPUs */
 		doctor_add(doctor, DOCTOR_OK, "CPUs", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
 		return;
 	}

@@ -119,7 +119,7 @@ static struct gpool_event event_of(const struct offline *offline, const struct f
 	return event;
 }
 
-/* The recorded events. They are read before new ones are followed, so that none is printed twice. */
+/* The recorded events. They are read before new events are followed, so that no event is printed twice. */
 struct recorded {
 	struct gpool_event *events;
 	uint32_t count;

@@ -29,7 +29,7 @@ static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 			goto fail;
 		at += (size_t)written;
 	}
-	/* Seal it, so that it passes the checks of other pieces. */
+	/* Seal the memfd, so that it passes the same checks as other pieces. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		goto fail;
 	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);

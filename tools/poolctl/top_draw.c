@@ -17,7 +17,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { LINE_BYTES = 512, NAME_COLUMNS = 20, MAP_LEAST = 3 /* lines with its heading; with fewer it is omitted */ };
+enum {
+	LINE_BYTES = 512,
+	NAME_COLUMNS = 20,
+	MAP_LEAST = 3 /* lines of the map with its heading; with fewer lines, the map is omitted */
+};
 
 struct drawing {
 	const struct top *top;

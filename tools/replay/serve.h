@@ -114,16 +114,16 @@ struct serve_order {
 };
 
 enum serve_state {
-	SERVE_GOES,  /* it has computed, or waits for arrivals */
-	SERVE_WAITS, /* it waits for memory */
-	SERVE_DONE,  /* all its requests have ended */
-	SERVE_FAILED /* it ends; `text` is the reason */
+	SERVE_GOES,  /* the engine has computed, or waits for arrivals */
+	SERVE_WAITS, /* the engine waits for memory */
+	SERVE_DONE,  /* all requests of the engine have ended */
+	SERVE_FAILED /* the engine ends; `text` is the reason */
 };
 
 /* An engine's answer. The first one is sent before any order. */
 struct serve_answer {
 	enum serve_state state;
-	bool went;           /* it has computed, or its time has advanced to the next request */
+	bool went;           /* the engine has computed, or its time has advanced to the next request */
 	uint32_t used_pages; /* filled by blocks of its sequences */
 	uint32_t lent_pages; /* leased to any session, including cached and shared blocks */
 	uint64_t clock_us;

@@ -37,7 +37,10 @@ static inline bool is_shortage(int error)
 
 /* engine_fail() - describe the failed operation in the answer's text, for the first error only. Return: the error. */
 int engine_fail(struct serve_engine *engine, int error, const char *what, uint32_t request);
-/* engine_settle() - wait until all queued work has finished; a real engine's next step would wait on its stream. */
+/*
+ * engine_settle() - wait until all queued work has finished. A real engine does not need this wait: its next step is
+ * queued on the same stream.
+ */
 int engine_settle(struct serve_engine *engine);
 
 /*

@@ -24,10 +24,10 @@ struct serve_job {
 	uint32_t stops;     /* number of preemptions */
 	uint64_t chain;     /* hash of ids[0..computed) */
 	uint64_t came_us;
-	bool waits;    /* it is preempted */
-	bool saved;    /* it is preempted, and its computed tokens are in host memory */
+	bool waits;    /* the request is preempted */
+	bool saved;    /* the request is preempted, and its computed tokens are in host memory */
 	bool shared;   /* the blocks of its prompt were published in the pool */
-	bool answered; /* it has its first token */
+	bool answered; /* the request has its first token */
 };
 
 /*

@@ -183,7 +183,7 @@ EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t i
 }
 
 #ifdef __x86_64__
-/* tiles_measure_plain() for AVX2: eight inputs are one vector. The sums are the same. */
+/* Do the same as tiles_measure_plain() with AVX2: one vector has eight inputs. The sums are identical. */
 __attribute__((target("avx2"))) static void tiles_measure_avx2(
 	struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {

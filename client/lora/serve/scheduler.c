@@ -21,8 +21,8 @@ struct request {
 
 struct adapter {
 	uint32_t waiting, running;
-	uint64_t seen_in, listed_in,
-		chosen_in; /* rounds in which `place` was read, the adapter became a candidate, and it was chosen */
+	/* seen_in: round in which `place` was read; listed_in, chosen_in: in which it became a candidate, was chosen */
+	uint64_t seen_in, listed_in, chosen_in;
 	enum lora_place place;
 };
 
