@@ -470,7 +470,7 @@ int agent_run(const struct module_start *start)
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent started, incarnation %llu",
 		(unsigned long long)agent->incarnation);
 	agent_loop(agent);
-	log_debug("agent stops");
+	log_debug("stopping");
 	agent_teardown(agent);
 	free(agent);
 	return 0;

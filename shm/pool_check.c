@@ -74,11 +74,12 @@ static void check_objects(struct look *look, const uint32_t *shared)
 		bool exists = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
 
 		if (state >= OBJECT_STATES)
-			report(look, 0, 0, "object %u is in unknown state %u", i, state);
+			report(look, 0, 0, "object %u has the unknown state %u", i, state);
 		else if (shared[i] && (!i || state == OBJECT_NONE))
 			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
 		else if (exists && shared[i] != record->pages)
-			report(look, 0, 0, "object %u has %u pages, its record says %u", i, shared[i], record->pages);
+			report(look, 0, 0, "object %u has %u pages, but its record contains %u", i, shared[i],
+				record->pages);
 		if (i && state == OBJECT_CURRENT && !is_found(look->pool, i, &steps))
 			report(look, 0, 0, "object %u is not found by its name", i);
 	}
@@ -97,7 +98,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		uint32_t owner = page_word_owner(word);
 
 		if ((unsigned)state >= PAGE_STATES) {
-			report(look, 0, page, "state %d is unknown", (int)state);
+			report(look, 0, page, "unknown state %d", (int)state);
 			continue;
 		}
 		look->check->state_pages[state == PAGE_EVICTING ? PAGE_LEASED : state]++;
@@ -106,7 +107,8 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING ||
 			    (state == PAGE_QUARANTINED && owner)) &&
 			(owner >= POOL_SESSIONS || !attached[owner]))
-			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
+			report(look, 0, page, "%s to session %u, but this session is not attached",
+				page_state_name(state), owner);
 		if (state == PAGE_SHARED && owner < header->object_count)
 			shared[owner]++;
 		else if (state == PAGE_SHARED)
@@ -122,8 +124,8 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
-			report(look, 0, 0, "%u pages are %s, but %u are published", look->check->state_pages[state],
-				page_state_name(state), published);
+			report(look, 0, 0, "%u pages are %s, but the header of the pool counts %u",
+				look->check->state_pages[state], page_state_name(state), published);
 	}
 }
 
@@ -131,14 +133,14 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 static bool claim(struct look *look, uint32_t session, uint32_t page, enum use use)
 {
 	if (!owned_by(look, page, session)) {
-		report(look, session, page, "%s on a page that is not leased to it",
+		report(look, session, page, "%s on a page that is not leased to the session",
 			use == USE_IDLE             ? "a free bit"
 				: use == USE_CACHED ? "a cached run"
 						    : "a block");
 		return false;
 	}
 	if (look->use[page] != USE_NONE) {
-		report(look, session, page, "claimed twice");
+		report(look, session, page, "the session claims the page twice");
 		return false;
 	}
 	look->use[page] = (uint8_t)use;
@@ -239,7 +241,7 @@ static void check_session(struct look *look, const struct pool_check_session *s)
 		if (look->use[page] == USE_NONE) {
 			look->check->in_transit++;
 			if (look->check->quiescent)
-				report(look, s->id, page, "leased, but neither in a block nor idle nor cached");
+				report(look, s->id, page, "leased, but not in a block, idle or cached");
 		}
 		if (look->check->quiescent && atomic_load_explicit(&segment->pins[page], memory_order_relaxed) &&
 			!(block_tag_is_block(tag) && !(tag & BLOCK_EXTENT)))

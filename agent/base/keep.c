@@ -34,8 +34,8 @@ int agent_tell_keeper(struct agent *agent, const struct keep_message *message, c
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("cannot send a message to the keeper (%u, of %u/%u): %s", message->what, message->pool,
-			message->id, strerror(-error));
+		log_warning("cannot send a message to the keeper (kind %u, pool %u, id %u): %s", message->what,
+			message->pool, message->id, strerror(-error));
 	return error;
 }
 

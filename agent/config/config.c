@@ -53,8 +53,8 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 	key = config_key_find(&config_keys, path);
 	if (!key && (!strncmp(path, "pools", 5) || !strncmp(path, "tenants", 7)))
 		return config_fail(error, -EINVAL,
-			"--set %s: pools and tenants cannot be set with --set; define them in the configuration file, "
-			"or a pool with --pool",
+			"--set %s: pools and tenants must be defined in the configuration file; --pool can also add a "
+			"pool",
 			path);
 	if (!key)
 		return config_fail(
@@ -77,7 +77,8 @@ static int pool_assign(struct config_pool *pool, char *assignment, struct config
 	*equals = '\0';
 	key = config_key_find(&config_pool_keys, assignment);
 	if (!key)
-		return config_fail(error, -EINVAL, "--pool: unknown key '%.60s'", assignment);
+		return config_fail(error, -EINVAL, "--pool: unknown key '%.60s'; gpoold --print-config prints all keys",
+			assignment);
 	if (config_value_parse(key, equals + 1, pool, why, sizeof(why)))
 		return config_fail(error, -EINVAL, "--pool: %s: %s", key->path, why);
 	if (!strcmp(key->path, "reserved"))

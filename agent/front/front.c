@@ -310,7 +310,7 @@ static int serve_agent(struct front *front)
 		if (received <= 0)
 			return -EPIPE;
 		if (received <= FRONT_ID_BYTES || (size_t)received > sizeof(front->packet)) {
-			say("dropped a packet of %zd bytes from the agent", received);
+			say("dropped a packet of invalid length from the agent, %zd bytes", received);
 			continue;
 		}
 		length = (size_t)received - FRONT_ID_BYTES;

@@ -104,7 +104,7 @@ static int pools_start(struct keeper *keeper, struct store *store)
 	if (store->socket >= 0 && store->head.pool_count != keeper->config->pool_count) {
 		char text[100];
 
-		snprintf(text, sizeof(text), "it has %u pools, the configuration has %u", store->head.pool_count,
+		snprintf(text, sizeof(text), "it has %u pools, but the configuration has %u", store->head.pool_count,
 			keeper->config->pool_count);
 		return kept_refuse(text);
 	}

@@ -206,7 +206,7 @@ static int refuse_interface(const struct loader_facts *facts, const char *path, 
 		snprintf(text, text_bytes, "'%s' has a different %s, which running processes use; " WAY_OUT, path,
 			facts->difference);
 	else
-		snprintf(text, text_bytes, "'%s' has interface %s, this gpoold has %s: %s differs; " WAY_OUT, path,
+		snprintf(text, text_bytes, "'%s' has interface %s, but this gpoold has %s: %s differs; " WAY_OUT, path,
 			layout_text(facts->abi, facts->interface_sum, theirs),
 			layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), ours), facts->difference);
 	return -EPROTO;
@@ -224,7 +224,7 @@ static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 		return facts->error;
 	}
 	if (facts->abi != MODULE_ABI) {
-		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; " WAY_OUT, path, facts->abi,
+		snprintf(text, text_bytes, "'%s' has interface %u, but this gpoold has %d; " WAY_OUT, path, facts->abi,
 			MODULE_ABI);
 		return -EPROTO;
 	}

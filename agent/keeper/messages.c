@@ -21,7 +21,7 @@ static void hold(struct keeper *keeper, const struct keep_message *message, cons
 	error = message->pool < keeper->start.pool_count ? held_add(&keeper->held, &item) : -EINVAL;
 	if (!error)
 		return;
-	log_error("cannot store an item of the agent (kind %u, %u/%u): %s; a restarted agent will not have it",
+	log_error("cannot store an item of the agent (kind %u, pool %u, id %u): %s; a restarted agent will not have it",
 		message->kind, message->pool, message->id, strerror(-error));
 	held_close(&item);
 }

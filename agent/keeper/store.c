@@ -280,7 +280,7 @@ int store_look(int socket, struct store *store, char *text, size_t text_bytes)
 	if (!error)
 		return 0;
 	if (error == -EPROTO)
-		snprintf(text, text_bytes, "it has layout %s, this gpoold has %s",
+		snprintf(text, text_bytes, "it has layout %s, but this gpoold has %s",
 			layout_text(store->head.layout_version, store->head.layout_sum, theirs),
 			layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours));
 	else
@@ -305,7 +305,7 @@ bool store_fits(
 		strncmp(header->backend, geometry->backend, sizeof(header->backend)) ||
 		strncmp(header->device, geometry->device, sizeof(header->device))) {
 		snprintf(text, text_bytes,
-			"its pool %u is '%.63s' on %.15s %.63s, the configured pool is '%s' on %s %s", index,
+			"its pool %u is '%.63s' on %.15s %.63s, but the configured pool is '%s' on %s %s", index,
 			header->name, header->backend, header->device, geometry->name, geometry->backend,
 			geometry->device);
 		return false;
@@ -393,7 +393,7 @@ int store_take(struct store *store, struct held_table *held, char *text, size_t 
 
 	if (store->head.fd_count + (unsigned long long)DESCRIPTORS_SPARE > most) {
 		snprintf(text, text_bytes,
-			"it has %u descriptors, and RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit",
+			"it has %u descriptors, but RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit",
 			store->head.fd_count, most);
 		return -EMFILE;
 	}

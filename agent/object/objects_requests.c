@@ -157,7 +157,7 @@ static void publish_check(const struct session *session, const struct msg_object
 			pool->config->name, pool->objects->count - 1);
 	else if (!descriptors_left(pool->agent, 1))
 		REFUSE(reply, -EMFILE,
-			"gpoold has too few descriptors left for another object, of %u (RLIMIT_NOFILE); raise "
+			"too few of the %u descriptors of gpoold (RLIMIT_NOFILE) are left for another object; raise "
 			"LimitNOFILE= of its unit",
 			descriptors_most());
 }

@@ -197,7 +197,7 @@ static void announce_limit(struct session *session, uint32_t need)
 		return;
 	session->quota_event_ms = now;
 	event_publish(session->pool->agent, EVENT_TENANT_LIMIT, session->pool, session->id, need,
-		"'%s' asked for %u pages beyond its limit", session->name, need);
+		"'%s' requested %u pages beyond its limit", session->name, need);
 }
 
 /* Return true if the request may have failed only because pages are still being freed; it is then tried again. */

@@ -252,16 +252,16 @@ int session_admit(
 	if (request->kind == SESSION_WORKER &&
 		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
 		return refuse(socket, -ESHUTDOWN,
-			"pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain "
-			"--off",
+			"pool '%s' is out of service (poolctl drain); attach to another pool, or try again after "
+			"poolctl drain --off",
 			pool->segment.header->name);
 	error = session_limits_check(pool, tenant, (enum session_kind)request->kind, peer->uid, text, sizeof(text));
 	if (error)
 		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
 		return refuse(socket, -EMFILE,
-			"a session needs %d descriptors, but gpoold has too few left, of %u (RLIMIT_NOFILE); raise "
-			"LimitNOFILE= of its unit",
+			"a session needs %d descriptors, but too few of the %u descriptors of gpoold (RLIMIT_NOFILE) "
+			"are left; raise LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	/* Any system error here is caused by a lack of resources, not by the requester. */

@@ -278,7 +278,7 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 	}
 	if (!holder_of(record)) {
 		grant(pool, (uint32_t)index, session);
-		tell(pool, EVENT_ROLE_GRANTED, session, record, "is taken by");
+		tell(pool, EVENT_ROLE_GRANTED, session, record, "is acquired by");
 	} else if (holder_of(record) != session->id && wait) {
 		standby_join(pool, (uint32_t)index, session->id);
 	}

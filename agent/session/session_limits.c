@@ -71,13 +71,14 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 		most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
 		snprintf(text, text_bytes,
 			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is reserved for other "
-			"tenants by limits.tenant_sessions (%u percent)",
+			"tenants by limits.tenant_sessions (%u percent); raise limits.sessions",
 			tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
 		return -EUSERS;
 	}
 	if (attached.of_user >= user_most && !session_is_operator(uid)) {
 		snprintf(text, text_bytes,
-			"user %u has %u sessions, the limit for one user by limits.user_sessions (%u percent of %u)",
+			"user %u has %u sessions, the limit for one user; raise limits.user_sessions (%u percent of "
+			"%u)",
 			uid, attached.of_user, config->limits.user_percent, shared);
 		return -EUSERS;
 	}

@@ -370,7 +370,7 @@ static void test_another_version_continues(void **state)
 	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
 	program = "../gpoold";
 	expect_text(said, "cannot take over the memory kept by an earlier run: it has layout ");
-	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %d.", ours, POOL_LAYOUT_VERSION);
+	snprintf(wanted, sizeof(wanted), "it has layout %s, but this gpoold has %d.", ours, POOL_LAYOUT_VERSION);
 	expect_text(said, wanted);
 	snprintf(path, sizeof(path), "%s", beside("other/gpoold-agent.so"));
 	assert_int_equal(

@@ -491,10 +491,10 @@ static void test_an_incompatible_module_is_refused(void **state)
 	install("modules/layout.so", module);
 	is_refused("layout", "stop gpoold and start the gpoold of that version");
 	install("modules/interface.so", module);
-	is_refused("interface 2, this gpoold has 1", "stop gpoold and start the gpoold of that version");
+	is_refused("interface 2, but this gpoold has 1", "stop gpoold and start the gpoold of that version");
 	install("modules/recipe.so", module);
 	layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), ours);
-	snprintf(text, sizeof(text), "this gpoold has %s: recipe.directory differs", ours);
+	snprintf(text, sizeof(text), "but this gpoold has %s: recipe.directory differs", ours);
 	is_refused(text, "stop gpoold and start the gpoold of that version");
 	install("modules/undescribed.so", module);
 	snprintf(text, sizeof(text), "has layout %d, but the running pools have %d.", POOL_LAYOUT_VERSION,

@@ -25,10 +25,10 @@ class Arguments(AgentTest):
     def test_names_and_positions(self) -> None:
         alloc: Any = self.pool.alloc
         for call, text in (
-            (lambda: alloc(), "alloc() lacks the argument 'page_count'"),
-            (lambda: alloc(1, 2, 3), "alloc() takes at most 2 arguments without a name, not 3"),
-            (lambda: alloc(1, page_count=1), "alloc() got 'page_count' twice"),
-            (lambda: alloc(1, pages=1), "alloc() has no argument 'pages'"),
+            (lambda: alloc(), "alloc() is missing the required argument 'page_count'"),
+            (lambda: alloc(1, 2, 3), "alloc() takes at most 2 positional arguments (3 given)"),
+            (lambda: alloc(1, page_count=1), "alloc() got multiple values for argument 'page_count'"),
+            (lambda: alloc(1, pages=1), "alloc() got an unexpected keyword argument 'pages'"),
             (lambda: alloc("1"), "page_count is '1', which is not an integer"),
             (lambda: alloc(1.0), "page_count is 1.0, which is not an integer"),
             (lambda: alloc(1, stream=1), "stream is 1, which is not a Stream"),
@@ -40,11 +40,14 @@ class Arguments(AgentTest):
     def test_numbers_that_c_cannot_hold(self) -> None:
         alloc: Any = self.pool.alloc
         for call, text in (
-            (lambda: alloc(-1), "page_count is -1; it is from 0 to 4294967295"),
-            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it is from 0 to 4294967295"),
-            (lambda: alloc(1 << 70), "it is from 0 to 4294967295"),
+            (lambda: alloc(-1), "page_count is -1; it must be from 0 to 4294967295"),
+            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it must be from 0 to 4294967295"),
+            (lambda: alloc(1 << 70), "it must be from 0 to 4294967295"),
             (lambda: alloc(1, owner_id=1 << 64), "owner_id is 18446744073709551616"),
-            (lambda: alloc(1, timeout_ms=1 << 31), "timeout_ms is 2147483648; it is from -2147483648 to 2147483647"),
+            (
+                lambda: alloc(1, timeout_ms=1 << 31),
+                "timeout_ms is 2147483648; it must be from -2147483648 to 2147483647",
+            ),
         ):
             with self.subTest(text), self.assertRaises(OverflowError) as caught:
                 call()
@@ -76,7 +79,7 @@ class Arguments(AgentTest):
 
     def test_only_the_package_makes_blocks(self) -> None:
         block: Any = gpool.Block
-        self.assertRaisesRegex(TypeError, r"a block is made by Pool.alloc\(\)", block)
+        self.assertRaisesRegex(TypeError, r"blocks are created by Pool.alloc\(\)", block)
         self.assertRaises(TypeError, object.__new__, block)
         self.assertRaises(TypeError, gpool.Pin)
         with self.pool.alloc(1) as made:

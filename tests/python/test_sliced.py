@@ -117,7 +117,7 @@ class Scopes(AgentTest):
             foreign = other.stream(host_signaled=True).record()
             scope = self.pool.scope(free=True)
             kept = [scope.alloc(1), scope.alloc(1)]
-            with self.assertRaisesRegex(gpool.Error, "it is of another pool"):
+            with self.assertRaisesRegex(gpool.Error, "it belongs to another pool"):
                 scope.end(foreign)
         for block in kept:
             block.free()

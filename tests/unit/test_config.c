@@ -730,8 +730,8 @@ static void test_set_complaints(void **state)
 		{"access.admins.users=root,,1", "--set access.admins.users: user '' does not exist"},
 		{"access.admins.users=1,", "--set access.admins.users: user '' does not exist"},
 		{"pools.gpu0.size=1GiB",
-			"--set pools.gpu0.size: pools and tenants cannot be set with --set; define them in the "
-			"configuration file, or a pool with --pool"},
+			"--set pools.gpu0.size: pools and tenants must be defined in the configuration file; --pool "
+			"can also add a pool"},
 	};
 	static struct config before;
 
@@ -764,7 +764,7 @@ static void test_add_pool_complaints(void **state)
 	static const struct complaint cases[] = {
 		{"backend=host", "--pool: 'backend=host' has no name; expected name=NAME,size=SIZE,..."},
 		{"name=a,size", "--pool: 'size': expected KEY=VALUE"},
-		{"name=a,colour=red", "--pool: unknown key 'colour'"},
+		{"name=a,colour=red", "--pool: unknown key 'colour'; gpoold --print-config prints all keys"},
 		{"name=a,", "--pool: '': expected KEY=VALUE"},
 		{"name=a,backend=hip", "--pool: backend: invalid value 'hip'; expected one of \"cuda\", \"host\""},
 	};

@@ -121,14 +121,14 @@ static void test_page_in_transit(void **state)
 	it.session.free_bits[0] = 0xe;
 	assert_int_equal(look(false).findings, 0);
 	assert_int_equal(look(false).in_transit, 1);
-	expect("neither in a block");
+	expect("but not in a block");
 }
 
 static void test_count_that_is_off(void **state)
 {
 	(void)state;
 	it.pool.header->state_pages[PAGE_FREE]++;
-	expect("published");
+	expect("but the header of the pool counts");
 }
 
 static void test_free_page_with_an_owner(void **state)
@@ -163,14 +163,14 @@ static void test_free_bit_inside_a_block(void **state)
 {
 	(void)state;
 	it.session.free_bits[0] |= 1 << 6;
-	expect("claimed twice");
+	expect("the session claims the page twice");
 }
 
 static void test_blocks_that_overlap(void **state)
 {
 	(void)state;
 	block(7, 1, block_tag_make(3, 0), 0);
-	expect("claimed twice");
+	expect("the session claims the page twice");
 }
 
 static void test_block_beyond_the_pool(void **state)

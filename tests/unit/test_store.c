@@ -201,14 +201,14 @@ static void test_damage_is_refused(void **state)
 	head = good;
 	head.layout_sum++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
-	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %s",
+	snprintf(wanted, sizeof(wanted), "it has layout %s, but this gpoold has %s",
 		layout_text(POOL_LAYOUT_VERSION, head.layout_sum, theirs),
 		layout_text(POOL_LAYOUT_VERSION, good.layout_sum, ours));
 	assert_string_equal(text, wanted);
 	head = good;
 	head.head_bytes = offsetof(struct store_head, layout_sum);
 	assert_int_equal(store_look(socket_with(&head, head.head_bytes, 3), &store, text, sizeof(text)), -EPROTO);
-	snprintf(wanted, sizeof(wanted), "it has layout %d, this gpoold has %s", POOL_LAYOUT_VERSION, ours);
+	snprintf(wanted, sizeof(wanted), "it has layout %d, but this gpoold has %s", POOL_LAYOUT_VERSION, ours);
 	assert_string_equal(text, wanted);
 	/* The head is shorter than it states. */
 	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text,

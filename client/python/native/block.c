@@ -470,7 +470,7 @@ static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	(void)type;
 	(void)args;
 	(void)kwargs;
-	PyErr_SetString(PyExc_TypeError, "a block is made by Pool.alloc(), and a pin by Block.pin()");
+	PyErr_SetString(PyExc_TypeError, "blocks are created by Pool.alloc(), and pins by Block.pin()");
 	return NULL;
 }
 

@@ -21,7 +21,7 @@ static int same_pool(const struct guard *mine, const struct guard *pool, const c
 {
 	if (mine == pool)
 		return 0;
-	raise_because(EINVAL, name, "it is of another pool");
+	raise_because(EINVAL, name, "it belongs to another pool");
 	return -1;
 }
 

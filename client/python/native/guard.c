@@ -269,7 +269,7 @@ static PyMethodDef guard_methods[] = {
 };
 
 static PyMemberDef guard_members[] = {
-	{"what", T_OBJECT_EX, offsetof(struct guard, what), READONLY, "words for messages"},
+	{"what", T_OBJECT_EX, offsetof(struct guard, what), READONLY, "description of the handle for error messages"},
 	{"calls", T_PYSSIZET, offsetof(struct guard, calls), READONLY, "number of calls in progress"},
 	{"held", T_PYSSIZET, offsetof(struct guard, views), READONLY,
 		"number of views, including ended tensors of DLPack"},
@@ -277,9 +277,10 @@ static PyMemberDef guard_members[] = {
 };
 
 static PyGetSetDef guard_getset[] = {
-	{"forked", guard_get_forked, NULL, "whether this process is a child of the one that made the handle", NULL},
+	{"forked", guard_get_forked, NULL, "whether this process is a child of the process that created the handle",
+		NULL},
 	{"closed", guard_get_closed, NULL, "whether the handle or its parent was closed", NULL},
-	{"parent", guard_get_parent, NULL, "the handle in which this one is counted as well, or None", NULL},
+	{"parent", guard_get_parent, NULL, "the handle that also counts the users of this handle, or None", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 

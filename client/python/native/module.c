@@ -59,7 +59,7 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 
 static int refuse_number(PyObject *value, const char *name, const char *limits)
 {
-	PyErr_Format(PyExc_OverflowError, "%s is %S; it is from %s", name, value, limits);
+	PyErr_Format(PyExc_OverflowError, "%s is %S; it must be from %s", name, value, limits);
 	return -1;
 }
 
@@ -141,7 +141,7 @@ int arguments(const char *call, PyObject *args, PyObject *kwargs, const char *co
 	PyObject *key, *value;
 
 	if (count > positional) {
-		PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments without a name, not %zd", call,
+		PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional arguments (%zd given)", call,
 			positional, count);
 		return -1;
 	}
@@ -151,15 +151,17 @@ int arguments(const char *call, PyObject *args, PyObject *kwargs, const char *co
 		Py_ssize_t index = name_index(key, names, most);
 
 		if (index < 0 || values[index]) {
-			PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice", call,
-				key);
+			PyErr_Format(PyExc_TypeError,
+				index < 0 ? "%s() got an unexpected keyword argument %R"
+					  : "%s() got multiple values for argument %R",
+				call, key);
 			return -1;
 		}
 		values[index] = value;
 	}
 	for (Py_ssize_t i = 0; i < least; i++)
 		if (!values[i]) {
-			PyErr_Format(PyExc_TypeError, "%s() lacks the argument '%s'", call, names[i]);
+			PyErr_Format(PyExc_TypeError, "%s() is missing the required argument '%s'", call, names[i]);
 			return -1;
 		}
 	return 0;
@@ -201,7 +203,7 @@ static PyObject *native_bind(PyObject *module, PyObject *addresses)
 
 	(void)module;
 	if (!PyDict_Check(addresses)) {
-		PyErr_SetString(PyExc_TypeError, "addresses are a dict");
+		PyErr_SetString(PyExc_TypeError, "addresses must be a dict");
 		return NULL;
 	}
 #define BIND(name) \
@@ -261,7 +263,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "gpool._native",
-	.m_doc = "The calls of an engine's step path, and what guards pointers of the library. For the package only.",
+	.m_doc = "Calls on the step path of an engine, and guards for pointers of the library. For internal use by the "
+		 "package.",
 	.m_size = -1,
 	.m_methods = methods,
 };
