@@ -40,11 +40,14 @@ class Arguments(AgentTest):
     def test_numbers_that_c_cannot_hold(self) -> None:
         alloc: Any = self.pool.alloc
         for call, text in (
-            (lambda: alloc(-1), "page_count is -1; it is from 0 to 4294967295"),
-            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it is from 0 to 4294967295"),
-            (lambda: alloc(1 << 70), "it is from 0 to 4294967295"),
+            (lambda: alloc(-1), "page_count is -1; it must be from 0 to 4294967295"),
+            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it must be from 0 to 4294967295"),
+            (lambda: alloc(1 << 70), "it must be from 0 to 4294967295"),
             (lambda: alloc(1, owner_id=1 << 64), "owner_id is 18446744073709551616"),
-            (lambda: alloc(1, timeout_ms=1 << 31), "timeout_ms is 2147483648; it is from -2147483648 to 2147483647"),
+            (
+                lambda: alloc(1, timeout_ms=1 << 31),
+                "timeout_ms is 2147483648; it must be from -2147483648 to 2147483647",
+            ),
         ):
             with self.subTest(text), self.assertRaises(OverflowError) as caught:
                 call()
@@ -76,7 +79,7 @@ class Arguments(AgentTest):
 
     def test_only_the_package_makes_blocks(self) -> None:
         block: Any = gpool.Block
-        self.assertRaisesRegex(TypeError, r"a block is made by Pool.alloc\(\)", block)
+        self.assertRaisesRegex(TypeError, r"blocks are created by Pool.alloc\(\)", block)
         self.assertRaises(TypeError, object.__new__, block)
         self.assertRaises(TypeError, gpool.Pin)
         with self.pool.alloc(1) as made:
@@ -224,7 +227,7 @@ class Counts(AgentTest):
             text=True,
         )
         self.assertEqual((ran.returncode, ran.stdout), (0, "ended\n"), ran.stderr)
-        self.assertIn("is dropped and stays pinned", ran.stderr)
+        self.assertIn("was deleted while pinned", ran.stderr)
 
 
 class Forks(AgentTest):

@@ -209,7 +209,7 @@ static PyObject *guard_release(PyObject *self, PyObject *none)
 
 PyDoc_STRVAR(take_doc,
 	"take($self, /)\n--\n\n"
-	"Return the pointer and refuse calls and views from now on; 0: it is closed, None: a call or a view uses it.");
+	"Return the pointer, and refuse later calls and views; 0: it is closed, None: a call or a view uses it.");
 
 static PyObject *guard_take(PyObject *self, PyObject *none)
 {
@@ -223,7 +223,7 @@ static PyObject *guard_take(PyObject *self, PyObject *none)
 	return PyLong_FromVoidPtr(pointer);
 }
 
-PyDoc_STRVAR(restore_doc, "restore($self, pointer, /)\n--\n\nUndo take(), because the pointer could not be ended.");
+PyDoc_STRVAR(restore_doc, "restore($self, pointer, /)\n--\n\nUndo take(), because the pointer could not be closed.");
 
 static PyObject *guard_restore(PyObject *self, PyObject *pointer)
 {
@@ -277,9 +277,10 @@ static PyMemberDef guard_members[] = {
 };
 
 static PyGetSetDef guard_getset[] = {
-	{"forked", guard_get_forked, NULL, "whether this process is a child of the one that made the handle", NULL},
+	{"forked", guard_get_forked, NULL, "whether this process is a child of the process that created the handle",
+		NULL},
 	{"closed", guard_get_closed, NULL, "whether the handle or its parent was closed", NULL},
-	{"parent", guard_get_parent, NULL, "the handle in which this one is counted as well, or None", NULL},
+	{"parent", guard_get_parent, NULL, "the parent handle, in which this one is also counted, or None", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -59,7 +59,7 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 
 static int refuse_number(PyObject *value, const char *name, const char *limits)
 {
-	PyErr_Format(PyExc_OverflowError, "%s is %S; it is from %s", name, value, limits);
+	PyErr_Format(PyExc_OverflowError, "%s is %S; it must be from %s", name, value, limits);
 	return -1;
 }
 
@@ -201,7 +201,7 @@ static PyObject *native_bind(PyObject *module, PyObject *addresses)
 
 	(void)module;
 	if (!PyDict_Check(addresses)) {
-		PyErr_SetString(PyExc_TypeError, "addresses are a dict");
+		PyErr_SetString(PyExc_TypeError, "addresses must be a dict");
 		return NULL;
 	}
 #define BIND(name) \
@@ -222,7 +222,8 @@ static PyObject *native_bind(PyObject *module, PyObject *addresses)
 
 PyDoc_STRVAR(setup_doc,
 	"setup($module, error, classes, /)\n--\n\n"
-	"Set the function that makes an exception of a code and a verb phrase, and the classes Block, Pin and Fence.");
+	"Set the function that creates an exception from a code and a verb phrase, and the classes Block, Pin and "
+	"Fence.");
 
 static PyObject *native_setup(PyObject *module, PyObject *args)
 {
@@ -261,7 +262,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "gpool._native",
-	.m_doc = "The calls of an engine's step path, and what guards pointers of the library. For the package only.",
+	.m_doc = "The calls that an engine makes in each step, and guards of pointers of the library. For this package "
+		 "only.",
 	.m_size = -1,
 	.m_methods = methods,
 };
