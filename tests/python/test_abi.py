@@ -93,7 +93,7 @@ class Abi(unittest.TestCase):
                     text=True,
                 )
                 self.assertNotEqual(made.returncode, 0)
-                self.assertIn("do not understand", made.stderr)
+                self.assertIn("unsupported declaration", made.stderr)
 
 
 class Library(unittest.TestCase):
