@@ -137,7 +137,7 @@ static const struct verb verbs[] = {
 	{"status", "", 0, 0, no_options, status_run, true, "show the pools with their numbers of pages and pressure",
 		"Prints for each pool a bar, the number of pages in each state, the pressure level, and the numbers of "
 		"pages lent, reclaimed and evicted and of requests refused since the agent started. Each leased page "
-		"is needed, offered or idle. Needed pages are pinned, prepared, or kept by a thread. Offered pages "
+		"is needed, offered or idle. Needed pages are pinned, prepared, or held by a thread. Offered pages "
 		"have unpinned content, which is kept until the page is needed elsewhere. Idle pages have no content "
 		"and are reclaimed before any content is evicted.",
 		"poolctl status -o json", "Print all pools as JSON."},
