@@ -93,7 +93,7 @@ class Abi(unittest.TestCase):
                     text=True,
                 )
                 self.assertNotEqual(made.returncode, 0)
-                self.assertIn("do not understand", made.stderr)
+                self.assertIn("unsupported declaration", made.stderr)
 
 
 class Library(unittest.TestCase):
@@ -120,7 +120,7 @@ class Library(unittest.TestCase):
                 check=True,
             )
             self.assertIn(
-                "lacks gpool_strerror(): it is libgpool_lora of an older version, or another library",
+                "lacks gpool_strerror(): it is an older version of libgpool_lora, or another library",
                 self.load(GPOOL_LIBRARY=f"{folder}/old.so"),
             )
         libgpool = os.environ["GPOOL_LIBRARY"].replace("_lora", "")

@@ -143,7 +143,10 @@ class Caches(CacheTest):
             self.assertEqual(cache.preempt(), (4, low))
             self.assertEqual(cache.preempt(high), (2, high))
             for call in (cache.append, cache.fork, cache.preempt):
-                with self.subTest(call), self.assertRaisesRegex(gpool.Preempted, "it is preempted; resume it first"):
+                with (
+                    self.subTest(call),
+                    self.assertRaisesRegex(gpool.Preempted, "the sequence is preempted; resume it first"),
+                ):
                     call(low)
             self.assertEqual((cache.waiting(), cache.table(low)), (high, []))
             cache.resume(high)

@@ -227,7 +227,7 @@ class Counts(AgentTest):
             text=True,
         )
         self.assertEqual((ran.returncode, ran.stdout), (0, "ended\n"), ran.stderr)
-        self.assertIn("is dropped and stays pinned", ran.stderr)
+        self.assertIn("was deleted while pinned", ran.stderr)
 
 
 class Forks(AgentTest):

@@ -74,7 +74,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
             draft.alloc(1)
             array = numpy.asarray(draft.view())
             array[:] = 7
-            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
                 draft.publish()
             del array
             draft.publish()
@@ -300,7 +300,7 @@ class RangeObjects(ObjectTest):
             self.assertLessEqual(self.pool.stats().leased_pages, used)
         self.assertEqual(self.range.page_state(1), gpool.PageState.HOLE)
         self.range.decommit(0, 1)
-        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
             self.range.close()
         del sparse
 

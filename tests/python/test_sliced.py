@@ -42,7 +42,7 @@ class SlicedRanges(AgentTest):
         with self.assertRaises(gpool.Error) as refused:
             sliced.grow(21)
         self.assertEqual(refused.exception.errno, errno.EINVAL)
-        with self.assertRaisesRegex(gpool.Error, "cannot show 1 blocks of a sliced range: 0 have memory"):
+        with self.assertRaisesRegex(gpool.Error, "cannot create a view of 1 blocks of a sliced range: 0 have memory"):
             sliced.view(0, shape=1)
         self.assertRaises(IndexError, sliced.view, 4)
         self.assertRaises(IndexError, sliced.view, -1)
@@ -50,11 +50,11 @@ class SlicedRanges(AgentTest):
         with self.assertRaises(gpool.Error):
             self.pool.create_sliced_range(0, 20)
         sliced.grow(2)
-        with self.assertRaisesRegex(gpool.Error, "cannot show 3 blocks"):
+        with self.assertRaisesRegex(gpool.Error, "cannot create a view of 3 blocks"):
             sliced.view(1, shape=2 * PAGE + 1)
         view = sliced.view(1, shape=2 * PAGE)
         for call in (lambda: sliced.shrink(0), sliced.close, self.pool.sleep):
-            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
                 call()
         del view
         sliced.close()

@@ -150,7 +150,7 @@ static void test_refuses_more_threads_than_can_be(void **state)
 			fprintf(file, "0,%d,%d,free,0,%d\n", streams ? 1 : i, streams ? i : 1, i);
 		fclose(file);
 		must_refuse(text, most + 2,
-			streams ? "stream: more than 250 at a time" : "thread: more than 256 at a time");
+			streams ? "stream: more than 250 in use at a time" : "thread: more than 256 in use at a time");
 		free(text);
 	}
 }

@@ -16,7 +16,7 @@ if command -v cppcheck >/dev/null 2>&1; then
     cppcheck --quiet --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --error-exitcode=1 --std=c11 \
         -j "$(nproc)" "${defines[@]}" "${sources[@]}" || status=1
 else
-    echo 'analyze: cppcheck is not installed; left out'
+    echo 'analyze: skipping cppcheck: it is not installed'
 fi
 
 if command -v clang-tidy >/dev/null 2>&1; then
@@ -31,6 +31,6 @@ if command -v clang-tidy >/dev/null 2>&1; then
         2>/dev/null | grep -E '^/.* (warning|error): ' | sed "s|^$PWD/||" | sort -u)
     [ -z "$found" ] || { printf '%s\n' "$found"; status=1; }
 else
-    echo 'analyze: clang-tidy is not installed; left out'
+    echo 'analyze: skipping clang-tidy: it is not installed'
 fi
 exit $status

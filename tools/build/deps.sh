@@ -25,7 +25,7 @@ done
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
     # shellcheck disable=SC2086  # names are words
-    [ -n "$quiet" ] || echo "deps: no dpkg here; what Debian calls" $wanted "must be there"
+    [ -n "$quiet" ] || echo "deps: dpkg is not installed; install the equivalents of these Debian packages:" $wanted
     exit 0
 fi
 
@@ -46,7 +46,7 @@ if [ "$(id -u)" -ne 0 ]; then
         as_root=sudo
     else
         echo "deps: missing:$missing" >&2
-        echo "deps: neither root nor sudo here; let an administrator run:" >&2
+        echo "deps: installing packages requires root or sudo; ask an administrator to run:" >&2
         echo "    apt-get update && apt-get install --yes --no-install-recommends$missing" >&2
         exit 1
     fi
@@ -76,7 +76,7 @@ have_lists()
 echo "deps: installing$missing"
 if have_lists; then
     install && exit 0
-    echo "deps: that failed; the package lists may be old" >&2
+    echo "deps: the installation failed; the package lists may be outdated" >&2
 fi
 update || exit 1
 install

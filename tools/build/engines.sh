@@ -7,7 +7,7 @@ set -euo pipefail
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$1 lock=$root/tools/build/engines.txt
 python=$(PATH=/usr/bin:$PATH command -v python3.11) || {
-    echo "engines.sh: no python3.11, for which the packages are locked" >&2
+    echo "engines.sh: python3.11 is not installed, which the locked packages require" >&2
     exit 1
 }
 

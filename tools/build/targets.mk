@@ -224,7 +224,7 @@ wheel: $(LIBRARIES) $(B)/_native.abi3.so $(PYTHON_ABI) ## build the Python packa
 	$(Q)rm -f dist/gpool-$(VERSION)-*.whl
 	$(call say,WHEEL,dist)tools/build/wheel $(B) dist && ls dist/gpool-$(VERSION)-*.whl
 
-gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## collect the GPU tests in a folder, for a machine with a GPU; run ./run there
+gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## collect the GPU tests in a directory for a machine with a GPU; run ./run there
 	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
 clean: ## remove build/, dist/, gpu-bundle/ and the generated files of the Python package

@@ -29,8 +29,8 @@ int kv_part_check(const struct kv_context *context, const struct kv_part *part)
 
 		if (wrong >= 0) {
 			board_error(context->score,
-				"request %u of engine %u, life %u, page %u of its KV (page %u of the pool), word %lld: "
-				"found %016llx, wrote %016llx",
+				"wrong content: request %u of engine %u, life %u, page %u of its KV (page %u of the "
+				"pool), word %lld: found %016llx, wrote %016llx",
 				part->owner.request, part->owner.engine, part->owner.life, part->first_page + i,
 				part->block.page + i, (long long)wrong, (unsigned long long)page[wrong],
 				(unsigned long long)pattern_word(seed, (uint64_t)wrong));

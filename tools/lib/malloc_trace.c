@@ -230,7 +230,7 @@ static int events_read(struct reader *reader)
 			return error;
 	}
 	if (!error && reader->trace->count == 0)
-		return refuse(reader, "no events");
+		return refuse(reader, "the trace has no events");
 	return error;
 }
 
@@ -320,8 +320,8 @@ static int places_give(struct reader *reader, struct places *places)
 				lowest++;
 			reader->line = (uint64_t)i + 2;
 			if (lowest == places->most)
-				return refuse(reader, "%s: more than %" PRIu32 " at a time", field_names[places->field],
-					places->most);
+				return refuse(reader, "%s: more than %" PRIu32 " in use at a time",
+					field_names[places->field], places->most);
 			*place = (uint8_t)lowest;
 			places->used = lowest + 1 > places->used ? lowest + 1 : places->used;
 		}

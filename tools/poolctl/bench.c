@@ -280,9 +280,11 @@ static int room_check(const struct command *command, struct gpool *pool, const c
 		return code;
 	*most = status.pools[0].free_pages / PAGES_SHARE;
 	if (status.pools[0].pressure >= POOL_PRESSURE_HIGH || *most < 2 * BATCH) {
-		complain("pool '%s' has %" PRIu32 " pages free and pressure %s: measuring would be at the expense of "
-			 "others; try again when there is room",
-			name, status.pools[0].free_pages, pool_pressure_name(status.pools[0].pressure));
+		complain("cannot measure in pool '%s': %" PRIu32
+			 " pages are free and the pressure is %s; at least %d free pages and a pressure below high are "
+			 "required; try again later",
+			name, status.pools[0].free_pages, pool_pressure_name(status.pools[0].pressure),
+			2 * BATCH * PAGES_SHARE);
 		return CODE_FAILED;
 	}
 	return CODE_OK;

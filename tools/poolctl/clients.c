@@ -166,7 +166,7 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 		}
 		if (count) {
 			clients_text(view, by, text, several, sizeof(several));
-			complain("client '%s' may be %s; name one by the number of its session, and its pool with "
+			complain("client '%s' is ambiguous: %s; specify one by its session number, and its pool with "
 				 "--pool",
 				text, several);
 			return CODE_USAGE;
@@ -175,8 +175,8 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 	if (looker)
 		complain("client '%s' is an observer or admin session; '%s' needs a worker", text, command->verb->name);
 	else
-		complain("there is no client '%s', neither a session nor a process nor a name; 'poolctl clients%s' "
-			 "lists them",
+		complain("there is no client '%s': no session number, process ID or name matches; 'poolctl clients%s' "
+			 "lists the clients",
 			text, command->offline ? " --offline" : "");
 	return CODE_USAGE;
 }

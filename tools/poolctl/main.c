@@ -18,7 +18,7 @@ static const char *const codes[] = {
 	[CODE_FAILED] = "The request failed; the message states the cause and what to do.",
 	[CODE_USAGE] =
 		"The command line is invalid, or names a verb, option, pool, tenant or session that does not exist.",
-	[CODE_NO_AGENT] = "No agent has answered within the timeout.",
+	[CODE_NO_AGENT] = "No agent is running, or it did not answer within the timeout.",
 	[CODE_FOUND] = "Success, but check found an error or doctor a failure.",
 	NULL,
 };
@@ -33,8 +33,8 @@ static const struct option_spec global_options[] = {
 	OPTION(OPTION_TIMEOUT, 0, "timeout", "SECONDS",
 		"Reply timeout in seconds. The default is 5; fractions are allowed."),
 	OPTION(OPTION_OFFLINE, 0, "offline", "[SNAPSHOT]",
-		"Read the shared tables without asking the agent: from a SNAPSHOT that dump wrote or, if none is "
-		"given, through the descriptors of gpoold, which requires root."),
+		"Read the shared tables without asking the agent. They are read from a SNAPSHOT that dump wrote or, if "
+		"none is given, through the descriptors of gpoold, which requires root."),
 	OPTION(OPTION_QUIET, 'q', "quiet", NULL, "Print only errors, for scripts that use the exit status."),
 	OPTION(OPTION_NO_COLOR, 0, "no-color", NULL,
 		"Do not use colors. This is also the default if $NO_COLOR is set or the output is not a terminal."),
@@ -137,7 +137,7 @@ static const struct verb verbs[] = {
 	{"status", "", 0, 0, no_options, status_run, true, "show the pools with their numbers of pages and pressure",
 		"Prints for each pool a bar, the number of pages in each state, the pressure level, and the numbers of "
 		"pages lent, reclaimed and evicted and of requests refused since the agent started. Each leased page "
-		"is needed, offered or idle. Needed pages are pinned, prepared, or kept by a thread. Offered pages "
+		"is needed, offered or idle. Needed pages are pinned, prepared, or held by a thread. Offered pages "
 		"have unpinned content, which is kept until the page is needed elsewhere. Idle pages have no content "
 		"and are reclaimed before any content is evicted.",
 		"poolctl status -o json", "Print all pools as JSON."},

@@ -120,8 +120,8 @@ static const struct option_spec kv_options[] = {
 static const struct option_spec make_kv_options[] = {
 	OPTION(OPTION_REQUESTS, 0, "requests", "N", "Number of requests. The default is 20000."),
 	OPTION(OPTION_BLOCKS, 0, "blocks", "N",
-		"Size of the cache that the trace is made for; the reused part of the workload is scaled to it. The "
-		"default is 2000."),
+		"Size of the cache for which the trace is generated; the reused part of the workload is scaled to it. "
+		"The default is 2000."),
 	OPTION(OPTION_SEED, 0, "seed", "N", "Random seed: the same seed gives the same trace. The default is 1."),
 	OPTIONS_END,
 };

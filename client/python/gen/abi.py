@@ -35,7 +35,7 @@ LIMITS = {"UINT32_MAX": 2**32 - 1, "UINT64_MAX": 2**64 - 1}
 
 
 def fail(what: str) -> None:
-    sys.exit(f"abi.py: do not understand '{' '.join(what.split())}'")
+    sys.exit(f"abi.py: unsupported declaration '{' '.join(what.split())}'")
 
 
 def read(path: Path, seen: Set[Path]) -> str:

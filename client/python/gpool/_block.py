@@ -46,7 +46,7 @@ class Block(_native.Block):
     def _dropped(self) -> None:
         """Warn that the last reference of a pinned block has ended."""
         warnings.warn(
-            f"{self!r} is dropped and stays pinned: free() or unpin() it",
+            f"{self!r} was deleted while pinned; call free() or unpin() first",
             ResourceWarning,
             stacklevel=2,
             source=self,

@@ -51,4 +51,4 @@ def dtype_of(dtype: Any) -> DType:
     try:
         return _ALL[name[len("torch.") :] if name.startswith("torch.") else name]
     except KeyError:
-        raise TypeError(f"no dtype '{name}' here; there are {', '.join(_ALL)}") from None
+        raise TypeError(f"unknown dtype '{name}'; supported: {', '.join(_ALL)}") from None

@@ -9,10 +9,10 @@ from ._library import library
 
 
 class Error(OSError):
-    """A call has failed: `errno` is the positive code; `strerror` has the failed operation and the value and limit, or
-    the cause.
+    """A call has failed. `errno` is the positive error code. `strerror` contains the failed operation and the value and
+    the limit, or the cause.
 
-    Subclasses are the cases that programs distinguish.
+    Programs can distinguish common causes by the subclasses.
     """
 
 
@@ -84,17 +84,17 @@ class Asleep(Busy):
 
 
 class OutOfService(Busy):
-    """The pool is out of service, by `poolctl drain` (ESHUTDOWN). Attach to another pool, or later."""
+    """The pool was taken out of service by `poolctl drain` (ESHUTDOWN). Attach to another pool, or try again later."""
 
 
 class Preempted(Error):
-    """Report a call for a sequence of a KV cache that is preempted (EAGAIN). Call KvCache.resume() first."""
+    """The sequence of a KV cache is preempted (EAGAIN). Call KvCache.resume() first."""
 
 
 class AgentGone(Error):
     """The agent is not running, or has ended this session (EPIPE).
 
-    Allocated memory remains usable; close the pool when it is no longer needed.
+    Allocated memory remains usable. Close the pool when it is no longer needed.
     """
 
 

@@ -69,7 +69,7 @@ class Handle(_native.Guard):
         self.refuse_views(verb)
         pointer = self.take()
         if pointer is None:
-            raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread is in a call with it")
+            raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread uses it in a call")
         if pointer == 0:
             return
         try:
@@ -84,14 +84,16 @@ class Handle(_native.Guard):
         if views:
             raise Busy(
                 errno.EBUSY,
-                f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory live; "
-                "drop the arrays and tensors first",
+                f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory exist; "
+                "delete the arrays and tensors first",
             )
 
     def _refuse(self, code: int) -> NoReturn:
-        """Say why a call or a view cannot begin."""
+        """Raise the exception for a call or view that cannot begin."""
         if code == errno.ECHILD:
-            raise Forked(code, f"cannot use {self.what} after fork(): it is the parent's; open one of your own")
+            raise Forked(
+                code, f"cannot use {self.what} after fork(): it belongs to the parent process; attach in the child"
+            )
         raise Closed(code, f"cannot use {self.what}: it is closed")
 
 
@@ -121,5 +123,5 @@ class Closing:
                 pass  # a tensor, an acquired adapter or a call still uses it; it ends with the pool or the process
 
     def close(self) -> None:
-        """Close the object. Each class says what that means. A second call does nothing. Raises Error."""
+        """Close the object; each class documents the effect. A second call does nothing. Raises Error."""
         raise NotImplementedError

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class KvAdmission(enum.IntEnum):
-    """List whether a sequence can be admitted."""
+    """Whether a sequence can be admitted."""
 
     OK = _abi.GPOOL_KV_OK
     LATER = _abi.GPOOL_KV_LATER
-    """not enough blocks now, or only by evicting unpinned content, which KvCache.allocate() may do"""
+    """too few blocks now, or only if unpinned content is evicted; KvCache.allocate() may evict it"""
     NEVER = _abi.GPOOL_KV_NEVER
-    """more than a sequence may have, or than the cache or the pool has"""
+    """exceeds the limit for a sequence, or the size of the cache or the pool"""
 
 
 class KvState(enum.IntEnum):
-    """List the states of a sequence."""
+    """The state of a sequence."""
 
     RUNNING = _abi.GPOOL_KV_RUNNING
     PREEMPTED = _abi.GPOOL_KV_PREEMPTED
 
 
 class KvLayout(NamedTuple):
-    """Describe where blocks are: block i is at address + i // chunk_blocks * chunk_bytes + i % chunk_blocks *
+    """The location of blocks: block i is at address + i // chunk_blocks * chunk_bytes + i % chunk_blocks *
     block_bytes.
     """
 
@@ -53,15 +53,15 @@ class KvLayout(NamedTuple):
     address: int
     """of block 0"""
     table_address: int
-    """of the device's tables: int32 [max_sequences][table_columns]; KvCache.sync()"""
+    """of the tables on the device: int32 [max_sequences][table_columns]; KvCache.sync()"""
     table_columns: int
     max_sequences: int
     pool_blocks: int
-    """blocks of the pool, read only, numbered from max_blocks on"""
+    """read-only blocks of the pool, numbered from max_blocks on"""
 
 
 class KvNeed(NamedTuple):
-    """Count the blocks that a request needs, and those that are available."""
+    """The number of blocks that a request needs, and the numbers of blocks that are available."""
 
     needed_blocks: int
     available_blocks: int
@@ -69,22 +69,22 @@ class KvNeed(NamedTuple):
     free_blocks: int
     """all blocks that are not in use, with or without memory; includes cached ones"""
     watermark_blocks: int
-    """of those, blocks that admission leaves free"""
+    """those of the free blocks that admission keeps free"""
 
 
 class KvSequenceInfo(NamedTuple):
-    """Describe a sequence."""
+    """Description of a sequence."""
 
     state: KvState
     tokens: int
     blocks: int
-    """that it has; preempted: that it had, and gets when it is resumed"""
+    """current blocks; of a preempted sequence: the blocks that it had, and gets again when it is resumed"""
     shared_blocks: int
-    """of those, blocks that other sequences share"""
+    """those of the blocks that other sequences share"""
     room: int
     """tokens that fit without a further block or copy"""
     row: int
-    """in the device's tables"""
+    """in the tables on the device"""
     priority: int
     arrival: int
     """a lower number arrived earlier"""
@@ -92,61 +92,61 @@ class KvSequenceInfo(NamedTuple):
 
 
 class KvPrefixFound(NamedTuple):
-    """Describe the longest published prefix of some tokens."""
+    """The longest published prefix of some tokens."""
 
     blocks: int
     """from the first on, without a gap"""
     tokens: int
     cached_blocks: int
-    """of those, blocks without a sequence: using them leaves fewer free ones"""
+    """those of the blocks that no sequence uses; they count as free until they are used"""
 
 
 class KvQuantError(NamedTuple):
-    """Describe the loss of a sequence's content by int8, over all elements x of its blocks, which became x'."""
+    """The loss by the conversion of a sequence to int8, over all elements x of its blocks, which became x'."""
 
     max_error: float
-    """max |x - x'|; infinity: there is no int8 form"""
+    """max |x - x'|; infinity: the content cannot be converted"""
     relative_error: float
     """sqrt(sum (x - x')^2 / sum x^2)"""
 
 
 class KvOffloadInfo(NamedTuple):
-    """Describe the content that is kept of preempted sequences."""
+    """Description of the content that is kept for preempted sequences."""
 
     host_blocks: int
-    """blocks of host memory of the cache itself; 0: it has none"""
+    """blocks in the host memory of the cache; 0: the cache has none"""
     host_free_blocks: int
     sequences: int
-    """whose content is kept now"""
+    """sequences whose content is kept"""
     host_bytes: int
     content_bytes: int
-    """of their content, as it was in their blocks"""
+    """size of their content in the blocks of the cache"""
     pool_pages: int
-    """of the blocks that keep it: in the pool, in the agent's host memory, or in its file"""
+    """pages of blocks with this content, in the pool, in the agent's host memory, or in its file"""
     saves: int
     loads: int
 
 
 class KvStats(NamedTuple):
-    """Count the blocks and sequences of a cache, and what it has done."""
+    """Statistics of a cache: current numbers of blocks and sequences, and counters."""
 
     used_blocks: int
     free_blocks: int
-    """used and free blocks are max_blocks; cached ones are free"""
+    """includes cached blocks; the sum of used and free blocks is max_blocks"""
     available_blocks: int
     watermark_blocks: int
     reclaimable_blocks: int
-    """that preempt() of its next victim would free"""
+    """blocks that the next preempt() would free"""
     step_blocks: int
-    """that one more token of every running sequence needs"""
+    """blocks needed for one more token of every running sequence"""
     shared_blocks: int
     """used by more than one sequence"""
     running: int
     preempted: int
     committed_chunks: int
-    """with memory"""
+    """chunks with memory"""
     cached_blocks: int
-    """published, without a sequence"""
+    """published blocks that no sequence uses"""
     committed_bytes: int
     allocations: int
     forks: int
@@ -154,53 +154,55 @@ class KvStats(NamedTuple):
     preemptions: int
     resumes: int
     refusals: int
-    """for lack of blocks, sequences or pages"""
+    """calls refused for lack of blocks, sequences or pages"""
     block_copies: int
     table_bytes: int
-    """copied to the device"""
+    """bytes of tables copied to the device"""
     prefix_hits: int
     prefix_misses: int
     prefix_published: int
     prefix_switched: int
-    """blocks that were replaced at their publication by others with the same content"""
+    """blocks that were replaced when they were published, by blocks with the same content"""
     prefix_evicted: int
     pool_shared: int
-    """blocks that prefix_share() gave to the pool"""
+    """blocks that prefix_share() moved to the pool"""
     pool_found: int
     """blocks found in the pool"""
     pool_blocks: int
     """blocks of the pool that are mapped here"""
     offered_chunks: int
     prefix_lost: int
-    """cached blocks that were lost because the agent took them, or one before them"""
+    """cached blocks that were lost because the agent took them or an earlier block"""
 
 
 class KvPrefix(NamedTuple):
-    """Name tokens from a sequence's first one on, by their IDs. Blocks are found only with the same adapter and salt; a
-    secret salt separates tenants.
+    """Tokens from the beginning of a sequence, given by their IDs. Blocks are found only with the same adapter and
+    salt; a secret salt separates tenants.
     """
 
     ids: Iterable[int]
     adapter_id: int = 0
-    """adapter that computes them; 0: none"""
+    """adapter with which they are computed; 0: none"""
     salt: Tuple[int, int] = (0, 0)
 
 
 class KvCache(Closing):
-    """Store the keys and values of tokens in blocks of one size, from Pool.create_kv_cache() to close().
+    """A paged KV cache with blocks of one size, from Pool.create_kv_cache() to close().
 
         with pool.stream() as stream, pool.create_kv_cache(32, 8, 128, stream) as cache:
             sequence = cache.allocate(len(prompt))
             slot = cache.append(sequence)
 
-    The cache has one range of addresses, in which block i always has the same address (KvLayout). Memory comes from the
-    pool with the first block in use of a chunk, and is reclaimable by any session after the last one.
+    The cache has one range of addresses, in which block i always has the same address (KvLayout). Memory is committed
+    in chunks of blocks: with the first block of a chunk that is used. It is reclaimable by any session when no block of
+    the chunk is used.
 
-    A sequence is a number, valid in this cache only. All GPU work with a cache is in the order of its stream, or the
-    program makes that stream wait for it: a freed block may be allocated to another sequence at once.
+    A sequence is a number that is valid only in this cache. GPU work with a cache must be queued on its stream, or the
+    program must make that stream wait for it, because a freed block may be allocated to another sequence at once.
 
-    Calls for a sequence raise Stale: it has ended; Error with EINVAL: not a sequence of this cache. Allocating calls
-    raise NoRoom, and oom_info() has the numbers; Asleep; AgentGone; Error with ENOMEM.
+    Calls for a sequence raise Stale: the sequence has ended; Error with EINVAL: it is not a sequence of this cache.
+    Calls that allocate raise NoRoom, in which case oom_info() returns the numbers; Asleep; AgentGone; Error with
+    ENOMEM.
 
     Threads: any.
     """
@@ -216,7 +218,7 @@ class KvCache(Closing):
         self.addresses = Handle(pointer.value, "a KV cache", pool.handle)  # held by views, which permit sleep
         self.handle = Handle(pointer.value, "a KV cache", pool.handle)
         self.groups: weakref.WeakSet[KvGroup] = weakref.WeakSet()
-        """those that this cache belongs to, or belonged to"""
+        """current and former groups of this cache"""
         self.layout: KvLayout = self._read(_abi.gpool_kv_layout, library().gpool_kv_layout, KvLayout)
 
     def __repr__(self) -> str:
@@ -253,11 +255,12 @@ class KvCache(Closing):
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return all addresses of the cache as an array; arguments as in Block.view(), dtype None: the cache's.
+        """Return all addresses of the cache as an array; arguments as in Block.view(). dtype: None: the type of the
+        cache.
 
-        Blocks of sequences have memory, others may have none; those of the pool are read only. The program must access
-        blocks of its sequences alone: an access without memory ends the process, or fails the GPU work. While a view
-        exists, the cache cannot be closed, but Pool.sleep() is permitted.
+        Blocks of sequences have memory; other blocks may have none. Blocks of the pool are read-only. The program may
+        access only blocks of its sequences: an access to addresses without memory ends the process, or fails the GPU
+        work. While a view exists, the cache cannot be closed, but Pool.sleep() is permitted.
         Raises ValueError; TypeError.
         """
         layout = self.layout
@@ -269,8 +272,8 @@ class KvCache(Closing):
     # ---- admission ----
 
     def can_allocate(self, tokens: int) -> Tuple[KvAdmission, KvNeed]:
-        """Return whether a sequence of `tokens` tokens can be admitted, and the numbers. Limits of tenants and quotas
-        are not considered.
+        """Return whether a sequence of `tokens` tokens can be admitted, and the numbers of blocks. Limits of tenants
+        and quotas are not considered.
 
         Cost: no system call.
         """
@@ -279,11 +282,11 @@ class KvCache(Closing):
         return KvAdmission(result), need_of(need)
 
     def can_batch(self, tokens: Sequence[int], max_sequences: int = 0, max_tokens: int = 0) -> Tuple[int, KvNeed]:
-        """Return how many requests of these numbers of tokens, from the first one on, can be admitted together, and the
-        numbers of those.
+        """Return how many of the requests, from the first one on, can be admitted together, and the numbers of blocks
+        for these requests.
 
-        max_sequences: running ones and those that are admitted; 0: as many as the cache has room for. max_tokens: of
-        all that are admitted; 0: no limit.
+        tokens: number of tokens of each request. max_sequences: maximum number of running and admitted sequences; 0:
+        the limit of the cache. max_tokens: maximum number of tokens of the admitted requests; 0: no limit.
         Cost: no system call.
         """
         limits = _abi.gpool_kv_batch(ctypes.sizeof(_abi.gpool_kv_batch), max_sequences, max_tokens)
@@ -300,7 +303,7 @@ class KvCache(Closing):
         return result, need_of(need)
 
     def oom_info(self) -> KvNeed:
-        """Return the numbers of the last call that raised NoRoom, or Error with EFBIG. Cost: a few loads."""
+        """Return the numbers of blocks for the last call that raised NoRoom, or Error with EFBIG. Cost: a few loads."""
         need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
         self._call(library().gpool_kv_oom_info, ctypes.byref(need), what="read the reason of the refusal")
         return need_of(need)
@@ -318,12 +321,13 @@ class KvCache(Closing):
     ) -> int:
         """Create a sequence with blocks for `tokens` tokens and return its number.
 
-        estimated_tokens: expected tokens at its end: their blocks are allocated at once; 0: as it grows. priority:
-        sequences of lower priority are preempted first. owner_id: any number, which sequence_info() returns. continues:
-        the request continues running work, so that it may use the watermark's blocks.
-        Raises NoRoom, also if the cache has no room for a sequence; Error with EFBIG: more than can ever be admitted,
-        EUSERS.
-        Cost: one lock where chunks have memory; otherwise a request to the agent and mappings.
+        estimated_tokens: expected number of tokens at the end of the sequence, for which blocks are allocated in
+        advance; 0: allocate blocks as the sequence grows. priority: sequences with a lower priority are preempted
+        first. owner_id: any number, which sequence_info() returns. continues: the request continues running work, so it
+        may use the blocks of the watermark.
+        Raises NoRoom, also if the maximum number of sequences is reached; Error with EFBIG: the sequence can never be
+        admitted, EUSERS.
+        Cost: one lock if the chunks have memory; otherwise a request to the agent and mappings.
         """
         request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
         sequence = ctypes.c_uint64()
@@ -336,11 +340,12 @@ class KvCache(Closing):
         return sequence.value
 
     def append(self, sequence: int, tokens: int = 1) -> int:
-        """Append tokens to a sequence, all or none, and return the slot of the first: block * block_tokens + position
-        in the block. The others follow up to the end of the block, and then as the table says.
+        """Append tokens to a sequence, all or none, and return the slot of the first token: block * block_tokens +
+        position in the block. The slots of the next tokens follow up to the end of the block; further blocks are in the
+        table.
 
         Raises Preempted; NoRoom; Error with EFBIG: more than max_sequence_tokens.
-        Cost: a compare-and-swap where its blocks have room; otherwise as allocate().
+        Cost: a compare-and-swap if the blocks of the sequence have room; otherwise as allocate().
         """
         slot = ctypes.c_uint64()
         self._call(
@@ -353,32 +358,35 @@ class KvCache(Closing):
         return slot.value
 
     def fork(self, sequence: int) -> int:
-        """Return a new sequence that shares the blocks of another one; each copies a last block that is not full when
-        it appends.
+        """Return a new sequence that shares the blocks of another one. If the last block is not full, each sequence
+        copies it when it appends.
 
-        Raises Preempted; Error with EUSERS: max_sequences.
+        Raises Preempted; Error with EUSERS: max_sequences is reached.
         """
         child = ctypes.c_uint64()
         self._call(library().gpool_kv_fork, sequence, ctypes.byref(child), what="fork a sequence")
         return child.value
 
     def free(self, sequence: int) -> None:
-        """End a sequence, running or preempted. Blocks that no other sequence shares are free at once, or cached."""
+        """End a sequence, running or preempted. Blocks that no other sequence shares become free immediately, or
+        cached.
+        """
         self._call(library().gpool_kv_free, sequence, what="free a sequence")
 
     def preempt(self, sequence: int = 0) -> Tuple[int, int]:
         """Preempt a running sequence; return the number of blocks that are now free or cached, and the sequence.
 
-        sequence: 0: the running one of the lowest priority, of those the last to arrive.
-        Raises NotFound: none runs; Preempted: it is already.
+        sequence: the sequence to preempt; 0: of the running sequences with the lowest priority, the one that arrived
+        last.
+        Raises NotFound: no sequence is running; Preempted: the sequence is already preempted.
         """
         victim = ctypes.c_uint64()
         blocks = self._call(library().gpool_kv_preempt, sequence, ctypes.byref(victim), what="preempt a sequence")
         return blocks, victim.value
 
     def waiting(self) -> Optional[int]:
-        """Return the preempted sequence to resume first: of the highest priority, of those the first to arrive; None:
-        none is preempted.
+        """Return the preempted sequence to resume first: of those with the highest priority, the one that arrived
+        first; None: no sequence is preempted.
 
         Raises Closed; Forked.
         """
@@ -391,10 +399,10 @@ class KvCache(Closing):
         return sequence.value
 
     def resume(self, sequence: int) -> None:
-        """Give a preempted sequence as many blocks as it had, with its content if offload() preempted it.
+        """Allocate as many blocks to a preempted sequence as it had, and restore its content if offload() preempted it.
 
-        Raises NoRoom; Error with EALREADY (it runs), EIO (its content cannot be restored now; it is kept), ENODATA (its
-        content is lost).
+        Raises NoRoom; Error with EALREADY (the sequence is running), EIO (its content cannot be restored now, and is
+        kept), ENODATA (its content is lost).
         """
         self._call(library().gpool_kv_resume, sequence, what="resume a sequence")
 
@@ -408,18 +416,18 @@ class KvCache(Closing):
     # ---- offloading ----
 
     def host_reserve(self, nbytes: int) -> None:
-        """Allocate and page-lock host memory for the content of preempted sequences, once for a cache.
+        """Allocate and page-lock host memory for the content of preempted sequences; only once for each cache.
 
         Raises Error with EINVAL, EALREADY (the cache has host memory), ENOMEM, EIO.
         """
         self._call(library().gpool_kv_host_reserve, nbytes, what=f"reserve {nbytes} bytes of host memory")
 
     def offload(self, sequence: int = 0, *, to_pool: bool = False, int8: bool = False) -> Tuple[int, int]:
-        """Preempt a sequence and copy the content of its blocks elsewhere, on the cache's stream; result as preempt().
+        """Preempt a sequence and copy the content of its blocks on the cache's stream; return the same as preempt().
 
-        to_pool: to spillable blocks of the pool instead of the cache's host memory. int8: as int8, in about half the
-        size of float16; quant_error() reports the loss.
-        Raises as preempt(); NoRoom; Error with EOPNOTSUPP (no host memory, no spill tier, no kernels for int8).
+        to_pool: copy to spillable blocks of the pool instead of the host memory of the cache. int8: convert to int8,
+        about half the size of float16; quant_error() returns the loss.
+        Raises as preempt(); NoRoom; Error with EOPNOTSUPP (no host memory, no spill tier, or no kernels for int8).
         """
         victim = ctypes.c_uint64()
         flags = (_abi.GPOOL_KV_OFFLOAD_POOL if to_pool else 0) | (_abi.GPOOL_KV_OFFLOAD_INT8 if int8 else 0)
@@ -429,34 +437,40 @@ class KvCache(Closing):
         return blocks, victim.value
 
     def prefetch(self, sequence: int) -> int:
-        """Begin to restore evicted content of a sequence that was offloaded to the pool; return the number of pages
-        that are not in the pool yet. Call it until it returns 0; then resume() does not wait.
+        """Start to restore evicted content of a sequence that was offloaded to the pool; return the number of pages
+        that are not in the pool yet. When it returns 0, resume() does not wait.
 
-        Raises NoRoom: no free pages for any of the rest; Error with EALREADY, EIO, ENODATA.
+        Raises NoRoom: no pages are free for any remaining page; Error with EALREADY, EIO, ENODATA.
         """
         return self._call(library().gpool_kv_prefetch, sequence, what="prefetch a sequence")
 
     def quant_error(self, sequence: int) -> KvQuantError:
         """Return the loss of a sequence's last offload(int8=True).
 
-        Raises TimedOut: the stream has not reached the conversion; Error with ENODATA: it was not offloaded as int8.
+        Raises TimedOut: the stream has not executed the conversion yet; Error with ENODATA: the sequence was not
+        offloaded as int8.
         """
         filled = _abi.gpool_kv_quant_error(size=ctypes.sizeof(_abi.gpool_kv_quant_error))
         with self.handle as pointer:
-            check(library().gpool_kv_quant_error(pointer, sequence, ctypes.byref(filled)), "read the loss by int8")
+            check(
+                library().gpool_kv_quant_error(pointer, sequence, ctypes.byref(filled)),
+                "read the loss of the conversion to int8",
+            )
         return KvQuantError(filled.max_error, filled.relative_error)
 
     def offload_info(self) -> KvOffloadInfo:
-        """Return the description of the content that is kept of preempted sequences. Cost: a look at each."""
+        """Return the description of the content that is kept for preempted sequences. Cost: proportional to their
+        number.
+        """
         info: KvOffloadInfo = self._read(_abi.gpool_kv_offload_info, library().gpool_kv_offload_info, KvOffloadInfo)
         return info
 
     # ---- tables and blocks ----
 
     def table(self, sequence: int) -> List[int]:
-        """Return the blocks of a sequence, in order; empty: it is preempted, or has no token.
+        """Return the blocks of a sequence, in order; the list is empty if the sequence is preempted or has no tokens.
 
-        No other thread may change the sequence meanwhile.
+        No other thread may change the sequence during the call.
         """
         blocks, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_uint32()
         with self.handle as pointer:
@@ -469,40 +483,40 @@ class KvCache(Closing):
     def sync(self) -> None:
         """Copy the changes of all tables to the device, on the cache's stream.
 
-        Raises NoRoom: pages for the tables.
-        Cost: a copy for each sequence that changed.
+        Raises NoRoom: no pages for the tables.
+        Cost: a copy for each sequence that has changed.
         """
         self._call(library().gpool_kv_sync, what="copy the tables")
 
     def copy_blocks(self, pairs: Sequence[Tuple[int, int]]) -> None:
         """Queue copies of blocks (from, to) in the given order, on the cache's stream.
 
-        Raises Error with EINVAL: a block that is not in use, or one to write that is shared or published.
+        Raises Error with EINVAL: a block is not in use, or a destination is shared or published.
         """
         listed = (_abi.gpool_kv_pair * len(pairs))(*[_abi.gpool_kv_pair(*pair) for pair in pairs])
         self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {len(pairs)} blocks")
 
     def compact(self, blocks: int) -> int:
-        """Move at most `blocks` blocks out of chunks that are nearly empty, so that their memory is returned; return
-        the number of blocks that were moved.
+        """Move at most `blocks` blocks out of nearly empty chunks, so that the memory of these chunks is returned;
+        return the number of blocks that were moved.
 
-        Tables change, and copies are queued on the cache's stream: call it between two steps.
+        The call changes tables and queues copies on the cache's stream, so it must be made between two steps.
         Raises Asleep; Error with EIO, ENOMEM.
         """
         return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
 
     def stats(self) -> KvStats:
-        """Return the counters of the cache. Cost: a look at each sequence."""
+        """Return the statistics of the cache. Cost: proportional to the number of sequences."""
         stats: KvStats = self._read(_abi.gpool_kv_stats, library().gpool_kv_stats, KvStats)
         return stats
 
     # ---- prefixes ----
 
     def prefix_find(self, prefix: KvPrefix) -> KvPrefixFound:
-        """Find the longest published prefix of token IDs, in full blocks. Nothing is reserved.
+        """Find the longest published prefix of token IDs, in full blocks. The blocks are not reserved.
 
         Raises Error with EOPNOTSUPP: the cache was created without prefixes.
-        Cost: one lock, a hash over each block's IDs.
+        Cost: one lock, a hash of the IDs of each block.
         """
         named, kept = prefix_of(prefix)
         found = _abi.gpool_kv_prefix_found(size=ctypes.sizeof(_abi.gpool_kv_prefix_found))
@@ -520,10 +534,10 @@ class KvCache(Closing):
         owner_id: int = 0,
         continues: bool = False,
     ) -> Tuple[int, int]:
-        """Create a sequence, as allocate(), that begins with the published blocks of its first tokens; return its
-        number and the number of tokens that need not be computed.
+        """Create a sequence as allocate(), beginning with the published blocks of its first tokens; return its number
+        and the number of tokens that need not be computed.
 
-        Pass one ID less if the last token is to be computed in any case, so that its block is not shared.
+        If the last token must be computed in any case, omit its ID, so that its block is not shared.
         Raises as allocate() and prefix_find().
         """
         request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
@@ -541,11 +555,13 @@ class KvCache(Closing):
         return sequence.value, found.value
 
     def prefix_publish(self, sequence: int, prefix: KvPrefix) -> int:
-        """Publish a sequence's full blocks among these tokens; return how many of its first blocks are published.
+        """Publish the full blocks of a sequence among these tokens; return how many of its first blocks are published.
 
-        The work that writes them must be queued on the cache's stream; from now on they must not be written.
-        Raises Preempted; Error with EINVAL: more IDs than the sequence has tokens, or other ones than before.
-        Cost: one lock, and for each new block a hash over its IDs.
+        The work that writes these blocks must be queued on the cache's stream. After the call, the blocks must not be
+        written.
+        Raises Preempted; Error with EINVAL: more IDs than the sequence has tokens, or IDs that differ from published
+        ones.
+        Cost: one lock, and for each new block a hash of its IDs.
         """
         named, kept = prefix_of(prefix)
         result = self._call(
@@ -555,13 +571,13 @@ class KvCache(Closing):
         return result
 
     def prefix_share(self, sequence: int, timeout_ms: int = -1) -> int:
-        """Share a sequence's published blocks with other processes, without a copy; return how many of its first blocks
-        are the pool's. The table changes.
+        """Share the published blocks of a sequence with other processes, without a copy; return how many of its first
+        blocks belong to the pool. The call changes the table.
 
         timeout_ms: longest wait for the work on the cache's stream in milliseconds; 0: do not wait, -1: no limit.
         Raises TimedOut; Preempted; NoRoom; Busy: queued GPU work could write to the blocks; Asleep; Stale; Error with
-        EOPNOTSUPP: a cache without pool_blocks.
-        Cost: a wait for the stream; one request to the agent for each chunk, and its mappings.
+        EOPNOTSUPP: the cache has no pool_blocks.
+        Cost: a wait for the stream; for each chunk one request to the agent and its mappings.
         """
         with self.handle as pointer:
             return self._check(
@@ -570,7 +586,8 @@ class KvCache(Closing):
             )
 
     def prefix_evict(self, blocks: Optional[int] = None) -> int:
-        """Free cached blocks, in the order of eviction, and return their number. blocks: most to free; None: all.
+        """Evict cached blocks in the order of eviction, and return their number. blocks: maximum number of blocks;
+        None: all.
 
         Raises Error with EOPNOTSUPP.
         """
@@ -597,7 +614,7 @@ def refuse(result: int, what: str) -> NoReturn:
     """Raise the exception for a code of a call with a sequence, where EAGAIN means that it is preempted."""
     raised = error(result, what)
     if raised.errno == errno.EAGAIN:
-        raise Preempted(errno.EAGAIN, f"cannot {what}: it is preempted; resume it first")
+        raise Preempted(errno.EAGAIN, f"cannot {what}: the sequence is preempted; resume it first")
     raise raised
 
 

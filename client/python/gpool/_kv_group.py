@@ -13,10 +13,10 @@ from ._library import library
 
 
 class KvSpan(NamedTuple):
-    """Describe the part of a group's sequence in one cache."""
+    """The part of a group's sequence in one cache."""
 
     first_token: int
-    """of the sequence, that is the first one here"""
+    """first token of the sequence in this cache"""
     tokens: int
     blocks: int
     sequence: int
@@ -24,7 +24,7 @@ class KvSpan(NamedTuple):
 
 
 class KvGroup(Closing):
-    """Combine 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement: the first
+    """A group of 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement. The first
     `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining ones in the
     last.
 
@@ -51,7 +51,7 @@ class KvGroup(Closing):
             pointers = (ctypes.c_void_p * len(self.caches))(*(_pointer(cache) for cache in self.caches))
             check(
                 library().gpool_kv_group_create(pointers, len(self.caches), range_tokens, ctypes.byref(pointer)),
-                f"make a group of {len(self.caches)} KV caches",
+                f"create a group of {len(self.caches)} KV caches",
             )
         except BaseException:
             self._leave()

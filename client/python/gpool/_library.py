@@ -20,9 +20,9 @@ _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINO
 
 
 def _places() -> Iterator[str]:
-    """Yield $GPOOL_LIBRARY only, if it is set. Otherwise: the build of the source tree that contains this file; the
-    libraries of a wheel, in the package; the library folder in which the package is installed; the search path of the
-    dynamic linker.
+    """Yield only $GPOOL_LIBRARY, if it is set. Otherwise yield the build of the source tree that contains this file;
+    the libraries of a wheel, in the package; the library directory in which the package is installed; and the search
+    path of the dynamic linker.
     """
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
@@ -51,7 +51,8 @@ def _load() -> ctypes.CDLL:
         except OSError as error:
             tried.append(f"'{place}': {error}")
     raise ImportError(
-        f"cannot load libgpool_lora: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name libgpool_lora.so"
+        f"cannot load libgpool_lora: {'; '.join(tried)}; install gpool, or set "
+        "GPOOL_LIBRARY to the path of libgpool_lora.so"
     )
 
 
@@ -67,7 +68,7 @@ def library() -> Any:
             call = getattr(loaded, name)
         except AttributeError:
             raise ImportError(
-                f"'{loaded._name}' lacks {name}(): it is libgpool_lora of an older version, or another library"
+                f"'{loaded._name}' lacks {name}(): it is an older version of libgpool_lora, or another library"
             ) from None
         call.restype, call.argtypes = result, arguments
     version = loaded.gpool_version().decode()

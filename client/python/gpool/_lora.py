@@ -218,7 +218,7 @@ class Adapter:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
-                raise error(result, f"begin adapter '{self.name}'", self.last_error())
+                raise error(result, f"start the load of adapter '{self.name}'", self.last_error())
         return Acquired(self)
 
     def prefetch(self) -> None:
@@ -303,7 +303,7 @@ class Adapters(Closing):
         with contextlib.ExitStack() as calls:
             attached = calls.enter_context(pool.handle)
             options.warm = calls.enter_context(warm.handle) if warm is not None else None
-            check(library().gpool_lora_create(attached, options, ctypes.byref(pointer)), "open adapters")
+            check(library().gpool_lora_create(attached, options, ctypes.byref(pointer)), "create a set of adapters")
         assert pointer.value
         self.handle = Handle(pointer.value, "adapters", pool.handle)
 
@@ -316,7 +316,7 @@ class Adapters(Closing):
                 self.handle.close(library().gpool_lora_destroy)
 
     def register(self, name: str, folder: str) -> Adapter:
-        """Register a PEFT folder, with adapter_config.json and adapter_model.safetensors, under a name.
+        """Register a PEFT directory, with adapter_config.json and adapter_model.safetensors, under a name.
 
         Raises Error with EINVAL (the files are invalid; the text names the cause), EEXIST (the name is taken);
         NotFound.
@@ -344,7 +344,7 @@ class Adapters(Closing):
         """
         filled = _abi.gpool_lora_stats(size=ctypes.sizeof(_abi.gpool_lora_stats))
         with self.handle as pointer:
-            check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "count adapters")
+            check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "read the statistics of the adapters")
         return AdapterStats(*(getattr(filled, name) for name in AdapterStats._fields))
 
 

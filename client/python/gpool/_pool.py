@@ -105,7 +105,7 @@ class Pool(_native.Pool, Closing):
     ) -> None:
         """Attach to a pool.
 
-        pool: name of the pool; None: the first. directory: folder with the agent's sockets; None: $GPOOL_DIR, or
+        pool: name of the pool; None: the first. directory: directory of the agent's sockets; None: $GPOOL_DIR, or
         /run/gpool. name: name of this process in tools. tenant: tenant to join; None: the first that admits this user.
         timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit. observer: only read
         the state, lease no pages. admin: permit evictions and changes of limits, lease no pages. quota_bytes: maximum
@@ -376,8 +376,8 @@ class Pool(_native.Pool, Closing):
         """Reserve an elastic range. It initially has no pages; Range.commit() and Range.decommit() add and remove them
         individually.
 
-        The range may be larger than the pool. zero: a page that is committed has its own content of before, or zeros;
-        otherwise it may have the content of another program of the same trust domain.
+        The range may be larger than the pool. zero: a committed page contains its own previous content or zeros;
+        otherwise it may contain data of another program of the same trust domain.
         Raises Asleep; Error with EINVAL, ENOMEM.
         Cost: no request to the agent.
         """
@@ -449,11 +449,11 @@ class Pool(_native.Pool, Closing):
         owner_id: int = 0,
         read_ahead: int = 0,
     ) -> SlicedRange:
-        """Create an elastic range of `slices` slices of `blocks` blocks of `block_pages` pages, without pages, whose
-        slices SlicedRange.grow() and SlicedRange.shrink() change together.
+        """Create an elastic range of `slices` slices of `blocks` blocks of `block_pages` pages. It initially has no
+        pages; SlicedRange.grow() and SlicedRange.shrink() change all slices together.
 
-        read_ahead: blocks beyond those with memory that a thread of the library maps in advance; 0: none. Other
-        sessions may take their pages.
+        read_ahead: number of blocks beyond the committed ones that a thread of the library maps in advance; 0: none.
+        Other sessions may take their pages.
         Raises Asleep; Error with EINVAL, ENOMEM.
         Cost: no request to the agent.
         """
@@ -483,25 +483,27 @@ class Pool(_native.Pool, Closing):
         pool_blocks: int = 0,
         compact_bytes_per_s: int = 0,
     ) -> KvCache:
-        """Create a paged KV cache: addresses, without pages.
+        """Create a paged KV cache. It initially has addresses, but no pages.
 
-        A block has keys and values of block_tokens tokens, 2 * layers * kv_heads * head_size elements of `dtype` for
-        each token. stream: in whose order all work with the cache is. block_tokens: a power of two up to 1,024.
-        max_blocks: up to 2^24; 0: as many as the pool can hold. max_sequences: at a time, with preempted ones; 0: 256.
-        max_sequence_tokens: 0: 131,072. watermark_blocks: blocks that admission leaves free; None: 1 % of max_blocks.
-        owner_id: number that tools show. keep: Pool.sleep() spills the content instead of dropping it. prefixes: blocks
-        can be published and found again by their tokens. With prefixes: adaptive: evict by what was learned of past
-        requests. model: at most 32 bytes, the hash of everything that affects the content. cached_blocks: most blocks
-        that stay without a sequence; 0: no limit. pool_blocks: addresses for blocks that other processes share; 0:
-        prefix_share() is disabled. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        A block contains the keys and values of block_tokens tokens: 2 * layers * kv_heads * head_size elements of
+        `dtype` for each token.
+        stream: stream that orders all work with the cache. block_tokens: a power of two up to 1,024. max_blocks: up to
+        2^24; 0: as many as the pool can hold. max_sequences: maximum number of sequences at a time, including preempted
+        ones; 0: 256. max_sequence_tokens: maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that
+        admission keeps free; None: 1 % of max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the
+        content instead of discarding it. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        prefixes: blocks can be published and found by their tokens. The following arguments require prefixes. adaptive:
+        evict according to statistics of past requests. model: hash of everything that affects the content, at most 32
+        bytes. cached_blocks: maximum number of cached blocks; 0: no limit. pool_blocks: number of addresses for blocks
+        that are shared with other processes; 0: prefix_share() is disabled.
 
-        Raises Asleep; ValueError: model is too long; Closed: the stream is closed; Error with EINVAL: a number out of
-        range, a stream that is host-signaled; ENOMEM, EPERM, EIO; TypeError: unknown dtype.
+        Raises Asleep; ValueError: model is too long; Closed: the stream is closed; Error with EINVAL: a number is out
+        of range, or the stream is host-signaled; ENOMEM, EPERM, EIO; TypeError: unknown dtype.
         Cost: no request to the agent.
         """
         element = dtype_of(dtype)
         if len(model) > 32:
-            raise ValueError(f"model has {len(model)} bytes; at most 32")
+            raise ValueError(f"model has {len(model)} bytes; the maximum is 32")
         # In C 0 is the default, and another number means none.
         watermark = 0 if watermark_blocks is None else watermark_blocks or _abi.GPOOL_KV_NO_WATERMARK
         options = _abi.gpool_kv_options(
@@ -576,7 +578,7 @@ class Pool(_native.Pool, Closing):
     ) -> Adapters:
         """Create an empty set of LoRA adapters in this pool.
 
-        cache_dir: existing folder for packed copies of loaded adapters; None: no copies. warm: pool of the back end
+        cache_dir: existing directory for packed copies of loaded adapters; None: no copies. warm: pool of the back end
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
         warm as int8 if the loss is small. private: share adapters only with engines of the same tenant, not of the
         trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
@@ -630,7 +632,8 @@ class Pool(_native.Pool, Closing):
         filled = _abi.gpool_event(size=ctypes.sizeof(_abi.gpool_event))
         with self.handle as pool:
             check(
-                waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)), "get an event"
+                waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)),
+                "receive an event",
             )
         return event_of(filled)
 
@@ -660,7 +663,7 @@ class Pool(_native.Pool, Closing):
         Cost: a few loads; for the first fence of a process, one request to the agent and a mapping.
         """
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):
-            raise ValueError(f"{len(exported)} bytes are no exported fence")
+            raise ValueError(f"an exported fence has 128 bytes, not {len(exported)}")
         handle, fence = _abi.gpool_fence_handle.from_buffer_copy(exported), _abi.gpool_fence()
         with self.handle as pool:
             check(library().gpool_fence_import(pool, ctypes.byref(handle), ctypes.byref(fence)), "import a fence")

@@ -139,13 +139,16 @@ class Range(_native.Range, Closing):
             return View(_Addresses(self), self._pool.device, dtype, shape, offset, readonly, stream)
         info = self.info()
         if info.asleep:
-            raise Asleep(errno.EHOSTDOWN, "cannot show a range: it is asleep; call Pool.wake() first")
+            raise Asleep(errno.EHOSTDOWN, "cannot create a view of a range: it is asleep; call Pool.wake() first")
         view = View(self, self._pool.device, dtype, shape, offset, readonly or info.version != 0, stream)
         if self._elastic and view.nbytes:
             first, last = offset // self._pool.page_bytes, (offset + view.nbytes - 1) // self._pool.page_bytes
             for page in range(first, last + 1):
                 if self.page_state(page) != PageState.COMMITTED:
-                    raise Error(errno.EFAULT, f"cannot show a range: page {page} is not committed; commit() it first")
+                    raise Error(
+                        errno.EFAULT,
+                        f"cannot create a view of a range: page {page} is not committed; commit() it first",
+                    )
         return view
 
     def lend(self, stream: int) -> _abi.gpool_loan:
@@ -172,14 +175,14 @@ class Range(_native.Range, Closing):
         private: bool = False,
         follows: Optional[Object] = None,
     ) -> Object:
-        """Publish the committed pages [first, first + count) as an object of a name that has none. Return it, pinned
-        once.
+        """Publish the committed pages [first, first + count) as an object under an unused name. Return the object,
+        pinned once.
 
         The pages stay at their addresses and are read-only in all processes; work that writes them must have finished.
         Other processes map them with map(). The agent may evict the object while it is not pinned.
 
-        key, value: its metadata. private: refuse sessions of other tenants. follows: open object that is to be evicted
-        after this one.
+        key, value: metadata of the object. private: refuse sessions of other tenants. follows: open object that is to
+        be evicted after this one.
         Raises Stale: an object of this name exists; Busy: a view exists, or queued GPU work could write the pages;
         Asleep; NoRoom; Error with EINVAL: a page is not committed; EPERM.
         Cost: one request to the agent.

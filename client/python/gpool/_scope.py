@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """Pin the blocks that are allocated in it, and unpin or free all of them at its end; from Pool.scope() until end()
-    or the end of a `with` statement: for a kernel, the pass of a layer, a request.
+    """A group of blocks that are pinned when they are allocated, and unpinned or freed together, from Pool.scope()
+    until end() or the end of a `with` statement; for example for a kernel, the pass of a layer, or a request.
 
         with pool.scope(gpool.Usage.ACTIVATION, free=True) as layer:
             block = layer.alloc(8)
 
-    A block that the program has unpinned or freed itself before is left alone.
+    The end of the scope does not affect blocks that the program has already unpinned or freed.
 
     Threads: any.
     """
@@ -64,8 +64,8 @@ class Scope:
     def end(self, after: Optional[Fence] = None) -> None:
         """Unpin or free all blocks; a second call does nothing.
 
-        after: do it when this fence is signaled, without waiting.
-        Raises the first error of Block.unpin() or Block.free(), after all blocks; a block that was evicted is none.
+        after: unpin or free the blocks when this fence is signaled, without waiting.
+        Raises the first error of Block.unpin() or Block.free(), after all blocks; an evicted block is not an error.
         Cost: that of these calls.
         """
         with self._lock:

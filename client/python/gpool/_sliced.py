@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class SlicedRangeInfo(NamedTuple):
-    """Describe a sliced range and count its blocks."""
+    """Description of a sliced range, with the numbers of its blocks."""
 
     slices: int
     blocks: int
-    """of each slice, with memory or without"""
+    """of each slice, with or without memory"""
     block_pages: int
     committed: int
     """blocks of each slice that have memory"""
     ready: int
-    """committed blocks and those mapped in advance, as far as is known"""
+    """committed blocks, and blocks that were mapped in advance; approximate"""
     address: int
     slice_bytes: int
     """from one slice to the next"""
@@ -38,10 +38,10 @@ class SlicedRangeInfo(NamedTuple):
 
 
 class SlicedRange(Closing):
-    """Hold an elastic range of equal slices, for example one for each layer and for K and V, from
-    Pool.create_sliced_range() to close().
+    """An elastic range of equal slices, for example one for each layer and for K and V, from Pool.create_sliced_range()
+    to close().
 
-    Block i of all slices has memory or none, so that one call grows or shrinks all slices. Block i of slice s is at
+    Block i has memory in all slices or in none, so that one call grows or shrinks all slices. Block i of slice s is at
     address + s * slice_bytes + i * block_bytes.
 
     Threads: any; one call at a time grows or shrinks a range.
@@ -73,7 +73,7 @@ class SlicedRange(Closing):
                 library().gpool_sliced_range_create(
                     attached, slices, blocks, block_pages, options, ctypes.byref(pointer)
                 ),
-                f"make a range of {slices} slices of {blocks} blocks of {block_pages} pages",
+                f"create a range of {slices} slices of {blocks} blocks of {block_pages} pages",
             )
         assert pointer.value
         self.addresses = Handle(pointer.value, "a sliced range", pool.handle)  # held by sparse views
@@ -100,15 +100,14 @@ class SlicedRange(Closing):
                 self.handle.close(library().gpool_sliced_range_destroy)
 
     def info(self) -> SlicedRangeInfo:
-        """Return what the range is and how many blocks it has. Raises Closed; Forked. Cost: one lock."""
+        """Return the description of the range. Raises Closed; Forked. Cost: one lock."""
         filled = _abi.gpool_sliced_range_info(size=ctypes.sizeof(_abi.gpool_sliced_range_info))
         with self.handle as pointer:
             check(library().gpool_sliced_range_info(pointer, ctypes.byref(filled)), "read the state of a sliced range")
         return SlicedRangeInfo(*(getattr(filled, name) for name in SlicedRangeInfo._fields))
 
     def grow(self, blocks: int, timeout_ms: int = 0) -> None:
-        """Give the first `blocks` blocks of all slices memory, or none more than before; blocks that have some keep
-        their content.
+        """Commit the first `blocks` blocks of all slices, all or none; blocks that have memory keep their content.
 
         timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
         Raises NoRoom; Asleep; Busy; Error with EINVAL: the slices have fewer blocks.
@@ -120,11 +119,11 @@ class SlicedRange(Closing):
             self._pool.check_room(pool, result, f"grow a sliced range to {blocks} blocks")
 
     def shrink(self, blocks: int, after: Optional[Fence] = None) -> None:
-        """Remove the memory of all but the first `blocks` blocks of all slices; their content is lost.
+        """Decommit all but the first `blocks` blocks of all slices; their content is lost.
 
-        after: the fence of the last work that uses them.
+        after: fence of the last work that uses these blocks.
         Raises Busy: a view exists that is not sparse; Asleep; Error with EINVAL.
-        Cost: no call of agent or driver.
+        Cost: no request to the agent and no driver call.
         """
         self.handle.refuse_views("shrink")
         fence = after.fence if after is not None else _abi.gpool_fence(0)
@@ -152,11 +151,9 @@ class SlicedRange(Closing):
         Raises Error with EFAULT: a block of the view has no memory; IndexError; ValueError; TypeError.
         """
         if index is None and not sparse:
-            raise ValueError(
-                "no view of all slices without sparse=True: there may be addresses without memory in between"
-            )
+            raise ValueError("a view of all slices requires sparse=True: addresses between them may have no memory")
         if index is not None and not 0 <= index < self.slices:
-            raise IndexError(f"slice {index} of a range with {self.slices}")
+            raise IndexError(f"no slice {index}: the range has {self.slices} slices")
         start = 0 if index is None else index * self.slice_bytes
         room = self.slices * self.slice_bytes if index is None else self.blocks * self.block_bytes
         memory = Addresses(self._pool, self.addresses if sparse else self.handle, self.address + start, room)
@@ -166,6 +163,7 @@ class SlicedRange(Closing):
             if blocks > committed:
                 raise Error(
                     errno.EFAULT,
-                    f"cannot show {blocks} blocks of a sliced range: {committed} have memory; grow() it first",
+                    f"cannot create a view of {blocks} blocks of a sliced range: {committed} have memory; "
+                    "grow() it first",
                 )
         return made

@@ -85,7 +85,7 @@ class Stream(_native.Stream):
         Cost: a driver call.
         """
         with self._handle as pool:
-            check(library().gpool_stream_wait(pool, self.number, fence.fence), "make a stream wait")
+            check(library().gpool_stream_wait(pool, self.number, fence.fence), "make a stream wait for a fence")
 
     def synchronize(self, timeout_ms: int = -1) -> None:
         """Wait on the host for all work that is queued on the stream.

@@ -9,7 +9,7 @@ def c_text(value: str) -> bytes:
     """Return a name, key or path as a C string. Raises ValueError: it contains NUL, which would truncate it."""
     encoded = value.encode()
     if b"\0" in encoded:
-        raise ValueError(f"{value!r} contains NUL, which ends a text in C")
+        raise ValueError(f"{value!r} contains NUL, which would truncate it in C")
     return encoded
 
 

@@ -113,10 +113,10 @@ class View:
         if offset < 0 or offset % size or any(length < 0 for length in self.shape):
             raise ValueError(
                 f"no view of {self.dtype} {self.shape} at byte {offset}: "
-                f"that is a multiple of {size}, and nothing is negative"
+                f"the offset must be a multiple of {size}, and nothing may be negative"
             )
         if offset + self.nbytes > room:
-            raise ValueError(f"no view of {self.nbytes} bytes at byte {offset} of {room}: it ends behind the memory")
+            raise ValueError(f"no view of {self.nbytes} bytes at byte {offset}: the memory has {room} bytes")
 
     def __del__(self) -> None:
         source: Optional[Source] = getattr(self, "_source", None)
@@ -125,7 +125,7 @@ class View:
             source.handle.release()
 
     def __repr__(self) -> str:
-        return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read only' * self.readonly}>"
+        return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read-only' * self.readonly}>"
 
     # ---- CPU and GPU ----
 
@@ -137,7 +137,7 @@ class View:
             return (_dlpack.CUDA, self.device.ordinal)
         if self.device.host_pointer:
             return (_dlpack.CPU, 0)
-        raise BufferError(f"DLPack has no word for memory on '{self.device.backend}'")
+        raise BufferError(f"DLPack has no device for memory of the back end '{self.device.backend}'")
 
     def __dlpack__(
         self,
@@ -155,18 +155,20 @@ class View:
 
         stream: stream of the consumer on a GPU; -1: no order is needed. Unless it is the view's stream, the host waits
         for the work on the view's stream.
-        Raises BufferError: a copy or another device is requested, or the view is read only and max_version is below 1.
+        Raises BufferError: a copy or another device is requested, or the view is read-only and max_version is below 1.
         """
         device = self.__dlpack_device__()
         versioned = max_version is not None and max_version[0] >= 1
         if copy:
-            raise BufferError("nothing is copied here")
+            raise BufferError("copies are not supported; use copy=None or copy=False")
         if dl_device is not None and tuple(dl_device) != device:
-            raise BufferError(f"it is on device {device}, not on {tuple(dl_device)}")
+            raise BufferError(f"the memory is on device {device}, not on {tuple(dl_device)}")
         if self.readonly and not versioned:
-            raise BufferError("it is read only, which tensors of DLPack before version 1 cannot say")
+            raise BufferError(
+                "the view is read-only, which DLPack before version 1 cannot express; pass max_version=(1, 0) or later"
+            )
         if device[0] == _dlpack.CPU and stream not in (None, -1):
-            raise BufferError("memory of the CPU's has no streams")
+            raise BufferError("CPU memory has no streams; pass stream=None")
         if stream != -1 and not self._same_stream(stream):
             self._wait()
         source = self._source
@@ -209,23 +211,23 @@ class View:
     def write(self, data: Union[bytes, bytearray, memoryview], offset: int = 0) -> None:
         """Copy `data` to byte `offset`.
 
-        Raises BufferError: the view is read only, or the memory is not host memory; ValueError: beyond the end.
+        Raises BufferError: the view is read-only, or the memory is not host memory; ValueError: beyond the end.
         Cost: a copy, after the work on the view's stream.
         """
         whole = bytes(data)
         if self.readonly:
-            raise BufferError("a view that is read only")
+            raise BufferError("cannot write: the view is read-only")
         self._check_host(offset, len(whole))
         ctypes.memmove(self.address + offset, whole, len(whole))
 
     def _check_host(self, offset: int, nbytes: int) -> None:
         if not self.device.host_pointer:
             raise BufferError(
-                f"memory of a pool on '{self.device.backend}' is not the CPU's to use; "
+                f"the CPU cannot access memory of the back end '{self.device.backend}'; "
                 "copy it, or use a library for GPUs"
             )
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise ValueError(f"bytes {offset} to {offset + nbytes} of a view of {self.nbytes}")
+            raise ValueError(f"bytes {offset} to {offset + nbytes} exceed the view, which has {self.nbytes} bytes")
         self._wait()
 
     def _wait(self) -> None:
@@ -237,7 +239,7 @@ class View:
     def __array_interface__(self) -> Dict[str, Any]:
         """Return the description for numpy. Raises AttributeError: not host memory, or a type that numpy lacks."""
         if not self.device.host_pointer or self.element.typestr is None:
-            raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
+            raise AttributeError(f"no __array_interface__ for {self.dtype} on the back end '{self.device.backend}'")
         self._wait()
         return self._interface(self.address)  # also for an empty view: numpy 1 rejects arrays without an address
 
@@ -249,7 +251,9 @@ class View:
         numpy lacks.
         """
         if self.device.backend != "cuda" or self.element.typestr is None:
-            raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
+            raise AttributeError(
+                f"no __cuda_array_interface__ for {self.dtype} on the back end '{self.device.backend}'"
+            )
         address = self.address if self.nbytes else 0  # as the interface requires
         return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
@@ -269,7 +273,7 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     """
     lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
     if len(lengths) > DIMENSIONS_MOST:
-        raise ValueError(f"no view of {len(lengths)} dimensions: at most {DIMENSIONS_MOST}")
+        raise ValueError(f"no view of {len(lengths)} dimensions: the maximum is {DIMENSIONS_MOST}")
     if math.prod(max(length, 1) for length in lengths) * itemsize > BYTES_MOST:
         raise ValueError(f"no view of shape {lengths}: its strides exceed {BYTES_MOST} bytes")
     return lengths

@@ -1,4 +1,4 @@
-"""Waiting calls that signals end."""
+"""Waits that signals can interrupt."""
 
 from __future__ import annotations
 

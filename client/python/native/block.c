@@ -77,16 +77,12 @@ PyDoc_STRVAR(alloc_doc,
 	"alloc($self, /, page_count, usage=0, *, priority=0, owner_id=0, timeout_ms=0, stream=None,\n"
 	"      first_fit=False, critical=False, contiguous=False, evict=True, spill=False)\n--\n\n"
 	"Allocate a block of `page_count` pages, pinned once.\n\n"
-	"usage: purpose of the block, a Usage, which affects the order of eviction. priority: 0 to 3; blocks with a "
-	"higher one "
-	"are\n"
-	"evicted later. owner_id: number that tools show and by which evicted content is recognized. timeout_ms: "
-	"longest\n"
-	"wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: the stream that uses the block first.\n"
-	"first_fit: take the lowest free pages. critical: use reserved pages if necessary. contiguous: take adjacent\n"
-	"pages of the pool; otherwise only the addresses are adjacent. evict: permit the eviction of other blocks. "
-	"spill:\n"
-	"save the content when the block is evicted; pin() restores it.\n\n"
+	"usage: purpose of the block, a Usage, which affects the order of eviction. priority: 0 to 3; blocks with a\n"
+	"higher priority are evicted later. owner_id: number that tools show and by which evicted content is\n"
+	"recognized. timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: the\n"
+	"stream that uses the block first. first_fit: take the lowest free pages. critical: use reserved pages if\n"
+	"necessary. contiguous: take adjacent pages of the pool; otherwise only the addresses are adjacent. evict:\n"
+	"permit the eviction of other blocks. spill: save the content when the block is evicted; pin() restores it.\n\n"
 	"Raises NoRoom: not enough pages, described by its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM\n"
 	"(critical without the right, observer, admin), ENOMEM.\n"
 	"Cost: 0.3 us beyond that in C; a request to the agent if this process's lease is used up.");
@@ -182,7 +178,7 @@ static PyGetSetDef pool_getset[] = {
 };
 
 static PyType_Slot pool_slots[] = {
-	{Py_tp_doc, "The calls of a pool on the step path of an engine."},
+	{Py_tp_doc, "The calls of a pool that an engine makes in each step."},
 	{Py_tp_new, PyType_GenericNew},
 	{Py_tp_traverse, pool_traverse},
 	{Py_tp_dealloc, pool_dealloc},
@@ -289,7 +285,7 @@ static const char *const after_name[] = {"after"};
 
 PyDoc_STRVAR(pin_doc,
 	"pin($self, /)\n--\n\n"
-	"Pin the block: keep its content and its place until unpin() or the end of `with block.pin():`; pins nest.\n\n"
+	"Pin the block: keep its content and address until unpin() or the end of `with block.pin():`; pins nest.\n\n"
 	"Raises Stale: freed or evicted; TimedOut: the block was moved for longer than pins.timeout; and for spilled\n"
 	"blocks NoRoom: no pages to restore it to; AgentGone; Error with EIO (the content cannot be read), ENOMEM.\n"
 	"Cost: 0.2 us beyond that in C; a system call if the block is being moved, and its restore if it was spilled.");
@@ -533,7 +529,7 @@ static PyGetSetDef block_getset[] = {
 };
 
 static PyType_Slot block_slots[] = {
-	{Py_tp_doc, "The calls of a block on the step path of an engine."},
+	{Py_tp_doc, "The calls of a block that an engine makes in each step."},
 	{Py_tp_new, block_new},
 	{Py_tp_traverse, block_traverse},
 	{Py_tp_finalize, block_finalize},

@@ -179,14 +179,14 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyGetSetDef stream_getset[] = {
-	{"number", stream_get_number, NULL, "Number by which the C library knows the stream. Raises Closed.", NULL},
+	{"number", stream_get_number, NULL, "Number of the stream in the C library. Raises Closed.", NULL},
 	{"closed", stream_get_closed, NULL, "Whether the stream was closed.", NULL},
 	{"_handle", stream_get_handle, NULL, "the guard of the pool", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot stream_slots[] = {
-	{Py_tp_doc, "The calls of a stream on the step path of an engine."},
+	{Py_tp_doc, "The calls of a stream that an engine makes in each step."},
 	{Py_tp_new, stream_new},
 	{Py_tp_traverse, stream_traverse},
 	{Py_tp_dealloc, stream_dealloc},
@@ -338,7 +338,7 @@ static PyGetSetDef fence_getset[] = {
 };
 
 static PyType_Slot fence_slots[] = {
-	{Py_tp_doc, "The calls of a fence on the step path of an engine."},
+	{Py_tp_doc, "The calls of a fence that an engine makes in each step."},
 	{Py_tp_new, fence_new},
 	{Py_tp_traverse, fence_traverse},
 	{Py_tp_dealloc, fence_dealloc},

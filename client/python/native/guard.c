@@ -209,7 +209,7 @@ static PyObject *guard_release(PyObject *self, PyObject *none)
 
 PyDoc_STRVAR(take_doc,
 	"take($self, /)\n--\n\n"
-	"Return the pointer and refuse calls and views from now on; 0: it is closed, None: a call or a view uses it.");
+	"Return the pointer, and refuse later calls and views; 0: it is closed, None: a call or a view uses it.");
 
 static PyObject *guard_take(PyObject *self, PyObject *none)
 {
@@ -223,7 +223,7 @@ static PyObject *guard_take(PyObject *self, PyObject *none)
 	return PyLong_FromVoidPtr(pointer);
 }
 
-PyDoc_STRVAR(restore_doc, "restore($self, pointer, /)\n--\n\nUndo take(), because the pointer could not be ended.");
+PyDoc_STRVAR(restore_doc, "restore($self, pointer, /)\n--\n\nUndo take(), because the pointer could not be closed.");
 
 static PyObject *guard_restore(PyObject *self, PyObject *pointer)
 {

@@ -224,7 +224,8 @@ static PyObject *native_bind(PyObject *module, PyObject *addresses)
 
 PyDoc_STRVAR(setup_doc,
 	"setup($module, error, classes, /)\n--\n\n"
-	"Set the function that makes an exception of a code and a verb phrase, and the classes Block, Pin and Fence.");
+	"Set the function that creates an exception from a code and a verb phrase, and the classes Block, Pin and "
+	"Fence.");
 
 static PyObject *native_setup(PyObject *module, PyObject *args)
 {

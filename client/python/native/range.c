@@ -28,7 +28,7 @@ static struct guard *pages(PyObject *self, const char *call, PyObject *args, PyO
 
 PyDoc_STRVAR(commit_doc,
 	"commit($self, /, first, count, timeout_ms=0)\n--\n\n"
-	"Give the pages [first, first + count) of an elastic range memory, all or none; committed pages keep their\n"
+	"Commit the pages [first, first + count) of an elastic range, all or none; committed pages keep their\n"
 	"content.\n\n"
 	"timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.\n"
 	"Raises NoRoom; Asleep; Busy: another thread commits them; Error with EINVAL: not an elastic range, or beyond "
@@ -88,10 +88,10 @@ static PyObject *remove_pages(PyObject *self, PyObject *args, PyObject *kwargs, 
 
 PyDoc_STRVAR(decommit_doc,
 	"decommit($self, /, first, count, after=None)\n--\n\n"
-	"Remove the memory of the pages [first, first + count) of an elastic range; their content is lost.\n\n"
-	"after: the fence of the last work that uses them.\n"
+	"Decommit the pages [first, first + count) of an elastic range; their content is lost.\n\n"
+	"after: fence of the last work that uses the pages.\n"
 	"Raises Busy: a view of the range exists; Asleep; Error with EINVAL.\n"
-	"Cost: no call of agent or driver.");
+	"Cost: no request to the agent and no driver call.");
 
 static PyObject *range_decommit(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -102,9 +102,9 @@ PyDoc_STRVAR(offer_doc,
 	"offer($self, /, first, count, after=None)\n--\n\n"
 	"Permit the agent to take the committed pages [first, first + count) when it needs them; until then they keep\n"
 	"their content.\n\n"
-	"after: the fence of the last work that uses them. Call reclaim() before anything uses the pages again.\n"
+	"after: fence of the last work that uses the pages. Call reclaim() before the pages are used again.\n"
 	"Raises Busy: a view of the range exists; Asleep; Error with EINVAL: a page is not committed, or captured.\n"
-	"Cost: no call of agent or driver.");
+	"Cost: no request to the agent and no driver call.");
 
 static PyObject *range_offer(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -117,7 +117,7 @@ PyDoc_STRVAR(reclaim_doc,
 	"0:\n"
 	"not committed.\n\n"
 	"Raises Asleep; Error with EINVAL.\n"
-	"Cost: no call of agent or driver.");
+	"Cost: no request to the agent and no driver call.");
 
 static PyObject *range_reclaim(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -218,7 +218,7 @@ static PyGetSetDef range_getset[] = {
 };
 
 static PyType_Slot range_slots[] = {
-	{Py_tp_doc, "The calls of a range on the step path of an engine."},
+	{Py_tp_doc, "The calls of a range that an engine makes in each step."},
 	{Py_tp_new, PyType_GenericNew},
 	{Py_tp_traverse, range_traverse},
 	{Py_tp_dealloc, range_dealloc},

@@ -57,7 +57,7 @@ void wait_raise(struct wait *wait)
 
 PyDoc_STRVAR(waiting_doc,
 	"waiting($module, call, arguments, undo, /)\n--\n\n"
-	"Call call(*arguments), which may wait, and let handlers of signals run meanwhile.\n\n"
+	"Call call(*arguments), which may wait, and let signal handlers run during the wait.\n\n"
 	"Raises the exception of a handler, which ends the wait; if the call had its result by then, undo() is called\n"
 	"first, unless it is None.");
 

@@ -4,8 +4,8 @@
 set -u
 
 cat <<'END'
-# Made when gpool was installed, from what there was on this machine; it is yours from now on. gpoold.conf(5) tells all keys, 'gpoold
-# --print-config' prints them with their defaults, 'poolctl doctor' looks whether this machine suits.
+# Generated for this machine when gpool was installed; later installations do not change it. gpoold.conf(5) describes all
+# keys, 'gpoold --print-config' prints them with their defaults, and 'poolctl doctor' checks this machine.
 
 front_user = "gpool-front";
 
@@ -18,7 +18,7 @@ done
 echo 'pools = ('
 if [ "$gpus" -eq 0 ]; then
     cat <<'END'
-    # No GPU was there: memory of the machine, with the rules of a GPU. For one: backend = "cuda"; device = "0"; size = "90%";
+    # No GPU was found, so the pool uses host memory. For a GPU: backend = "cuda"; device = "0"; size = "90%";
     { name = "gpu0"; backend = "host"; size = "512MiB"; page_size = "512KB"; }
 END
 fi
