@@ -58,7 +58,7 @@ static void *element_at(uint64_t sequence, uint64_t index)
 	return (void *)(uintptr_t)(address + index % per_block * kv->shape.dtype_bytes);
 }
 
-/* Return a vector of HEAD elements, which lies in one block, as float values. */
+/* Return a vector of HEAD elements, all of one block, as float values. */
 static void vector_get(uint64_t sequence, uint64_t first, float *values)
 {
 	const void *vector = element_at(sequence, first);
