@@ -1,8 +1,6 @@
 /* element_rows.c - rows of elements in plain C, and the choice of an implementation. */
 #include "cuda/kernels/element_rows.h"
 
-#include "cuda/kernels/quantise.h"
-
 /* Return true if all elements are finite: no exponent is all ones. */
 static bool row_is_finite(uint32_t element, const uint16_t *bits, uint32_t count)
 {
@@ -48,32 +46,6 @@ static void plain_turn(const uint16_t *from, uint32_t rows, uint32_t columns, ui
 			to[row] = from[row * columns + column];
 }
 
-static struct quantise_args args_of(
-	uint32_t element, const void *values, uint64_t rows, const int8_t *codes, const uint16_t *scales)
-{
-	return (struct quantise_args){.values = (uintptr_t)values,
-		.codes = (uintptr_t)codes,
-		.scales = (uintptr_t)scales,
-		.rows = rows,
-		.columns = ELEMENT_ROW,
-		.group = ELEMENT_ROW,
-		.element = element};
-}
-
-static void plain_quantise(uint32_t element, const void *values, uint64_t rows, int8_t *codes, uint16_t *scales)
-{
-	struct quantise_args args = args_of(element, values, rows, codes, scales);
-
-	quantise_host(&args);
-}
-
-static void plain_dequantise(uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values)
-{
-	struct quantise_args args = args_of(element, values, rows, codes, scales);
-
-	dequantise_host(&args);
-}
-
 static bool plain_is_usable(void)
 {
 	return true;
@@ -85,8 +57,8 @@ const struct element_rows element_rows_plain = {
 	.convert = plain_convert,
 	.get = plain_get,
 	.turn = plain_turn,
-	.quantise = plain_quantise,
-	.dequantise = plain_dequantise,
+	.group_quantise = quantise_group_plain,
+	.group_dequantise = dequantise_group_plain,
 };
 
 const struct element_rows *element_rows(void)

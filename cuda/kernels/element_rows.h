@@ -6,7 +6,7 @@
 #ifndef CUDA_KERNELS_ELEMENT_ROWS_H
 #define CUDA_KERNELS_ELEMENT_ROWS_H
 
-#include "cuda/kernels/element.h"
+#include "cuda/kernels/quantise.h"
 
 #include <stdbool.h>
 
@@ -25,10 +25,14 @@ struct element_rows {
 	 * each row of `to` are written. rows: at most ELEMENT_ROW.
 	 */
 	void (*turn)(const uint16_t *from, uint32_t rows, uint32_t columns, uint16_t *to);
-	/* quantise() - quantise rows of ELEMENT_ROW elements, fp16 or bf16; each row is one group (quantise.h). */
-	void (*quantise)(uint32_t element, const void *values, uint64_t rows, int8_t *codes, uint16_t *scales);
-	/* dequantise() - convert codes and scales back to elements. */
-	void (*dequantise)(uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values);
+	/*
+	 * group_quantise() - convert a group of `count` elements of any type to codes and a scale (quantise.h). The
+	 * errors are added to `error`, unless it is NULL; their sums are not bit-identical.
+	 */
+	void (*group_quantise)(uint32_t element, const void *values, uint64_t count, int8_t *codes, uint16_t *scale,
+		struct quantise_error *error);
+	/* group_dequantise() - convert the codes of a group back to elements. */
+	void (*group_dequantise)(uint32_t element, const int8_t *codes, uint64_t count, uint16_t scale, void *values);
 };
 
 extern const struct element_rows element_rows_plain;
@@ -38,5 +42,27 @@ extern const struct element_rows element_rows_avx2;
 
 /* element_rows() - return the fastest implementation for this CPU. */
 const struct element_rows *element_rows(void);
+
+/* element_rows_quantise() - convert rows of ELEMENT_ROW elements, fp16 or bf16; each row is one group. */
+static inline void element_rows_quantise(
+	uint32_t element, const uint16_t *values, uint64_t rows, int8_t *codes, uint16_t *scales)
+{
+	const struct element_rows *code = element_rows();
+
+	for (uint64_t row = 0; row < rows; row++)
+		code->group_quantise(element, values + row * ELEMENT_ROW, ELEMENT_ROW, codes + row * ELEMENT_ROW,
+			&scales[row], NULL);
+}
+
+/* element_rows_dequantise() - convert codes and scales back to rows. */
+static inline void element_rows_dequantise(
+	uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, uint16_t *values)
+{
+	const struct element_rows *code = element_rows();
+
+	for (uint64_t row = 0; row < rows; row++)
+		code->group_dequantise(
+			element, codes + row * ELEMENT_ROW, ELEMENT_ROW, scales[row], values + row * ELEMENT_ROW);
+}
 
 #endif

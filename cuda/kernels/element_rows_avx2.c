@@ -5,7 +5,6 @@
 #include "cuda/kernels/element_rows.h"
 
 #ifdef __x86_64__
-#include "cuda/kernels/quantise.h"
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -167,57 +166,33 @@ AVX2 static inline __m256i magnitude_of(__m256 value)
 	return _mm256_and_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x7fffffff));
 }
 
-AVX2 static inline float largest_of(uint32_t element, const uint16_t *values)
+/* The last elements of a group, padded to a step with zeros. */
+struct last {
+	uint32_t elements[STEP];
+	int8_t codes[STEP];
+};
+
+/* Return the largest of the lanes, compared as unsigned integers. */
+AVX2 static inline float largest_lane(__m256i lanes)
 {
-	__m256i all = _mm256_setzero_si256();
-	__m128i half;
+	__m128i half = _mm_max_epu32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
 
-	for (int i = 0; i < ELEMENT_ROW; i += STEP) {
-		struct pair pair = pair_get(element, values, (uint64_t)i);
-
-		all = _mm256_max_epu32(all, _mm256_max_epu32(magnitude_of(pair.low), magnitude_of(pair.high)));
-	}
-	half = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
 	half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4e));
 	half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xb1));
 	return float_of_bits((uint32_t)_mm_cvtsi128_si32(half));
 }
 
-/* Return codes as integers. All quotients are finite, and the conversion rounds as rintf(3) does. */
-AVX2 static inline __m256i codes_of(__m256 value, __m256 scale)
+/* Return the largest magnitude of a group; infinities and NaNs are above all numbers. */
+AVX2 static inline float largest_of(uint32_t element, const void *values, uint64_t whole, const struct last *last)
 {
-	const __m256 code = _mm256_div_ps(value, scale);
+	struct pair pair = pair_get(element, last->elements, 0);
+	__m256i all = _mm256_max_epu32(magnitude_of(pair.low), magnitude_of(pair.high));
 
-	return _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(code, _mm256_set1_ps(127)), _mm256_set1_ps(-127)));
-}
-
-AVX2 static void avx2_quantise(uint32_t element, const void *values, uint64_t rows, int8_t *codes, uint16_t *scales)
-{
-	const uint16_t *from = values;
-
-	for (uint64_t row = 0; row < rows; row++, from += ELEMENT_ROW, codes += ELEMENT_ROW) {
-		__m256 scale;
-
-		scales[row] = quantise_scale(largest_of(element, from));
-		if (!scales[row]) {
-			memset(codes, 0, ELEMENT_ROW);
-			continue;
-		}
-		scale = _mm256_set1_ps(float_of_bf16(scales[row]));
-		for (int i = 0; i < ELEMENT_ROW; i += STEP) {
-			struct pair pair = pair_get(element, from, (uint64_t)i);
-			__m256i words = _mm256_packs_epi32(codes_of(pair.low, scale), codes_of(pair.high, scale));
-
-			words = _mm256_permute4x64_epi64(words, 0xd8);
-			_mm_storeu_si128((__m128i *)(codes + i),
-				_mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-		}
+	for (uint64_t i = 0; i < whole; i += STEP) {
+		pair = pair_get(element, values, i);
+		all = _mm256_max_epu32(all, _mm256_max_epu32(magnitude_of(pair.low), magnitude_of(pair.high)));
 	}
-}
-
-AVX2 static inline __m256 value_of(__m128i codes, __m256 scale)
-{
-	return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
+	return largest_lane(all);
 }
 
 AVX2 static inline __m256 value_limit(__m256 value, __m256 most)
@@ -225,37 +200,158 @@ AVX2 static inline __m256 value_limit(__m256 value, __m256 most)
 	return _mm256_max_ps(_mm256_min_ps(value, most), _mm256_sub_ps(_mm256_setzero_ps(), most));
 }
 
-/* limit: limit the values to the range of the element, which some codes may exceed. */
-AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __m256 scale, bool limit, uint16_t *to)
+struct scale {
+	__m256 scale, inverse;
+};
+
+/* The errors of a group, as multiples of its scale, so that squares are exact enough in fp32. */
+struct sums {
+	__m256 error_squares, squares, most;
+};
+
+/* Return codes as integers. All quotients are finite, and the conversion rounds as rintf(3) does. */
+AVX2 static inline __m256i codes_of(__m256 value, struct scale scale, __m256 most, struct sums *sums)
+{
+	const __m256 quotient = _mm256_div_ps(value, scale.scale);
+	const __m256i codes = _mm256_cvtps_epi32(value_limit(quotient, _mm256_set1_ps(127)));
+
+	if (sums) {
+		const __m256 back = value_limit(_mm256_mul_ps(_mm256_cvtepi32_ps(codes), scale.scale), most);
+		const __m256 error = _mm256_castsi256_ps(magnitude_of(_mm256_sub_ps(value, back)));
+		const __m256 steps = _mm256_mul_ps(error, scale.inverse);
+
+		sums->most = _mm256_max_ps(sums->most, error);
+		sums->error_squares = _mm256_add_ps(sums->error_squares, _mm256_mul_ps(steps, steps));
+		sums->squares = _mm256_add_ps(sums->squares, _mm256_mul_ps(quotient, quotient));
+	}
+	return codes;
+}
+
+AVX2 static inline void step_quantise(
+	uint32_t element, const void *values, uint64_t index, struct scale scale, int8_t *codes, struct sums *sums)
 {
 	const __m256 most = _mm256_set1_ps(element_most(element));
+	struct pair pair = pair_get(element, values, index);
+	__m256i words =
+		_mm256_packs_epi32(codes_of(pair.low, scale, most, sums), codes_of(pair.high, scale, most, sums));
 
-	for (int i = 0; i < ELEMENT_ROW; i += STEP) {
-		__m128i code = _mm_loadu_si128((const __m128i *)(codes + i));
-		struct pair pair = {value_of(code, scale), value_of(_mm_srli_si128(code, 8), scale)};
-		__m256i bits;
+	words = _mm256_permute4x64_epi64(words, 0xd8);
+	_mm_storeu_si128(
+		(__m128i *)codes, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
 
-		if (limit)
-			pair = (struct pair){value_limit(pair.low, most), value_limit(pair.high, most)};
-		bits = element == ELEMENT_F16 ? f16_put(pair)
-					      : halves_join(bf16_round(pair.low), bf16_round(pair.high));
-		_mm256_storeu_si256((__m256i *)(to + i), bits);
+AVX2 static inline double sum_of(__m256 lanes)
+{
+	const __m256d sums = _mm256_add_pd(
+		_mm256_cvtps_pd(_mm256_castps256_ps128(lanes)), _mm256_cvtps_pd(_mm256_extractf128_ps(lanes, 1)));
+	const __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(sums), _mm256_extractf128_pd(sums, 1));
+
+	return _mm_cvtsd_f64(pair) + _mm_cvtsd_f64(_mm_unpackhi_pd(pair, pair));
+}
+
+AVX2 static inline void sums_add(struct quantise_error *error, const struct sums *sums, float scale)
+{
+	const double square = (double)scale * scale;
+	const float most = largest_lane(_mm256_castps_si256(sums->most));
+
+	error->error_squares += sum_of(sums->error_squares) * square;
+	error->squares += sum_of(sums->squares) * square;
+	error->max_error = most > error->max_error ? most : error->max_error;
+}
+
+/* The element and `error` are constants in each copy of this function, so that the loop does not test them. */
+AVX2 static inline __attribute__((always_inline)) void group_quantise(uint32_t element, const void *values,
+	uint64_t whole, uint64_t rest, int8_t *codes, float scale, struct last *last, struct quantise_error *error)
+{
+	enum { FLUSH = 64 * STEP }; /* longer sums in fp32 would lose precision */
+	const struct scale scales = {_mm256_set1_ps(scale), _mm256_set1_ps(1 / scale)};
+	const __m256 zero = _mm256_setzero_ps();
+	const struct sums none = {zero, zero, zero};
+	struct sums sums = none;
+	uint64_t i = 0;
+
+	if (rest)
+		step_quantise(element, last->elements, 0, scales, last->codes, error ? &sums : NULL);
+	while (i < whole) {
+		uint64_t end = whole - i < FLUSH ? whole : i + FLUSH;
+
+		for (; i < end; i += STEP)
+			step_quantise(element, values, i, scales, codes + i, error ? &sums : NULL);
+		if (error && i < whole) {
+			sums_add(error, &sums, scale);
+			sums = none;
+		}
+	}
+	if (error)
+		sums_add(error, &sums, scale);
+}
+
+AVX2 static void avx2_group_quantise(uint32_t element, const void *values, uint64_t count, int8_t *codes,
+	uint16_t *scale_bits, struct quantise_error *error)
+{
+	const uint64_t whole = count / STEP * STEP, rest = count - whole;
+	const uint32_t bytes = element_bytes(element);
+	struct last last = {{0}, {0}};
+	float scale;
+
+	memcpy(last.elements, (const char *)values + whole * bytes, rest * bytes);
+	*scale_bits = quantise_scale(largest_of(element, values, whole, &last));
+	scale = float_of_bf16(*scale_bits);
+	/* Zeros, groups without an int8 form, and numbers so small that errors could be 0 by rounding. */
+	if (scale < 0x1p-100f) {
+		quantise_group_plain(element, values, count, codes, scale_bits, error);
+		return;
+	}
+	if (element == ELEMENT_F16)
+		error ? group_quantise(ELEMENT_F16, values, whole, rest, codes, scale, &last, error)
+		      : group_quantise(ELEMENT_F16, values, whole, rest, codes, scale, &last, NULL);
+	else if (element == ELEMENT_BF16)
+		error ? group_quantise(ELEMENT_BF16, values, whole, rest, codes, scale, &last, error)
+		      : group_quantise(ELEMENT_BF16, values, whole, rest, codes, scale, &last, NULL);
+	else
+		group_quantise(ELEMENT_F32, values, whole, rest, codes, scale, &last, error);
+	memcpy(codes + whole, last.codes, rest);
+}
+
+AVX2 static inline __m256 value_of(__m128i codes, __m256 scale, __m256 most)
+{
+	return value_limit(_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale), most);
+}
+
+AVX2 static inline void step_dequantise(uint32_t element, const int8_t *codes, __m256 scale, void *values)
+{
+	const __m256 most = _mm256_set1_ps(element_most(element));
+	__m128i code = _mm_loadu_si128((const __m128i *)codes);
+	struct pair pair = {value_of(code, scale, most), value_of(_mm_srli_si128(code, 8), scale, most)};
+
+	if (element == ELEMENT_F32) {
+		_mm256_storeu_ps(values, pair.low);
+		_mm256_storeu_ps((float *)values + 8, pair.high);
+	} else {
+		_mm256_storeu_si256(values,
+			element == ELEMENT_F16 ? f16_put(pair)
+					       : halves_join(bf16_round(pair.low), bf16_round(pair.high)));
 	}
 }
 
-AVX2 static void avx2_dequantise(
-	uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values)
+AVX2 static void avx2_group_dequantise(
+	uint32_t element, const int8_t *codes, uint64_t count, uint16_t scale_bits, void *values)
 {
-	uint16_t *to = values;
+	const uint64_t whole = count / STEP * STEP, rest = count - whole;
+	const uint32_t bytes = element_bytes(element);
+	const float scale = float_of_bf16(scale_bits);
+	struct last last = {{0}, {0}};
 
-	for (uint64_t row = 0; row < rows; row++, to += ELEMENT_ROW, codes += ELEMENT_ROW) {
-		const float scale = float_of_bf16(scales[row]);
-
-		if (isfinite(scale))
-			row_dequantise(
-				element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
-		else /* no writer produces this form; the plain code handles it in the same way */
-			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
+	if (!isfinite(scale)) { /* no writer produces this form; the plain code handles it in the same way */
+		dequantise_group_plain(element, codes, count, scale_bits, values);
+		return;
+	}
+	for (uint64_t i = 0; i < whole; i += STEP)
+		step_dequantise(element, codes + i, _mm256_set1_ps(scale), (char *)values + i * bytes);
+	if (rest) {
+		memcpy(last.codes, codes + whole, rest);
+		step_dequantise(element, last.codes, _mm256_set1_ps(scale), last.elements);
+		memcpy((char *)values + whole * bytes, last.elements, rest * bytes);
 	}
 }
 
@@ -283,7 +379,7 @@ const struct element_rows element_rows_avx2 = {
 	.convert = avx2_convert,
 	.get = avx2_get,
 	.turn = avx2_turn,
-	.quantise = avx2_quantise,
-	.dequantise = avx2_dequantise,
+	.group_quantise = avx2_group_quantise,
+	.group_dequantise = avx2_group_dequantise,
 };
 #endif

@@ -2,6 +2,7 @@
 #include "cuda/kernels/quantise.h"
 
 #include "cuda/gpu_private.h"
+#include "cuda/kernels/element_rows.h"
 
 #include <errno.h>
 #include <math.h>
@@ -75,16 +76,9 @@ static struct group group_at(const struct quantise_args *args, uint64_t index)
 	};
 }
 
-/* row_get() - convert the next elements of a group to fp32. Return: the number of elements. */
-static uint32_t row_get(
-	const struct quantise_args *args, const struct group *group, uint64_t done, float row[ELEMENT_ROW])
+static uint32_t row_count(uint64_t left)
 {
-	uint64_t left = group->count - done, at = group->begin + done;
-	uint32_t count = left < ELEMENT_ROW ? (uint32_t)left : ELEMENT_ROW;
-
-	element_row_get(
-		args->element, (const char *)(uintptr_t)args->values + at * element_bytes(args->element), count, row);
-	return count;
+	return left < ELEMENT_ROW ? (uint32_t)left : ELEMENT_ROW;
 }
 
 /*
@@ -138,40 +132,70 @@ static void row_quantise(
 	}
 }
 
-static void group_quantise(const struct quantise_args *args, const struct group *group, struct quantise_error *error)
+void quantise_group_plain(uint32_t element, const void *values, uint64_t count, int8_t *codes, uint16_t *scale_bits,
+	struct quantise_error *error)
 {
-	int8_t *to = (int8_t *)(uintptr_t)args->codes + group->begin, codes[ELEMENT_ROW];
-	uint32_t largest = 0, count, here;
+	const uint32_t bytes = element_bytes(element);
+	uint32_t largest = 0, some, here;
+	struct quantise_error unwanted = {0};
+	int8_t part[ELEMENT_ROW];
 	float row[ELEMENT_ROW], scale;
 
-	for (uint64_t done = 0; done < group->count; done += count) {
-		count = row_get(args, group, done, row);
+	error = error ? error : &unwanted;
+	for (uint64_t done = 0; done < count; done += some) {
+		some = row_count(count - done);
+		element_row_get(element, (const char *)values + done * bytes, some, row);
 		here = row_largest(row);
 		largest = here > largest ? here : largest;
 	}
-	*group->scale = quantise_scale(float_of_bits(largest));
-	scale = float_of_bf16(*group->scale);
+	*scale_bits = quantise_scale(float_of_bits(largest));
+	scale = float_of_bf16(*scale_bits);
 	if (largest >= 0x7f800000) {
-		memset(to, 0, group->count);
+		memset(codes, 0, count);
 		error->max_error = INFINITY;
 		return;
 	}
-	for (uint64_t done = 0; done < group->count; done += count) {
-		count = row_get(args, group, done, row);
-		row_quantise(row, scale, element_most(args->element), codes, error);
-		memcpy(to + done, codes, count);
+	for (uint64_t done = 0; done < count; done += some) {
+		some = row_count(count - done);
+		element_row_get(element, (const char *)values + done * bytes, some, row);
+		row_quantise(row, scale, element_most(element), part, error);
+		memcpy(codes + done, part, some);
 	}
+}
+
+void dequantise_group_plain(uint32_t element, const int8_t *codes, uint64_t count, uint16_t scale, void *values)
+{
+	const uint32_t bytes = element_bytes(element);
+	float row[ELEMENT_ROW];
+	uint32_t some;
+
+	for (uint64_t done = 0; done < count; done += some) {
+		int8_t part[ELEMENT_ROW] = {0};
+
+		some = row_count(count - done);
+		memcpy(part, codes + done, some);
+		for (int i = 0; i < ELEMENT_ROW; i++)
+			row[i] = quantise_value(part[i], float_of_bf16(scale), element);
+		element_row_put(element, row, some, (char *)values + done * bytes);
+	}
+}
+
+static void *group_values(const struct quantise_args *args, const struct group *group)
+{
+	return (char *)(uintptr_t)args->values + group->begin * element_bytes(args->element);
 }
 
 void quantise_host(const struct quantise_args *args)
 {
 	uint64_t groups = args->rows * quantise_groups(args->columns, args->group);
 	struct quantise_error error = {0}, *all = (struct quantise_error *)(uintptr_t)args->error;
+	const struct element_rows *code = element_rows();
 
 	for (uint64_t i = 0; i < groups; i++) {
 		struct group group = group_at(args, i);
 
-		group_quantise(args, &group, &error);
+		code->group_quantise(args->element, group_values(args, &group), group.count,
+			(int8_t *)(uintptr_t)args->codes + group.begin, group.scale, all ? &error : NULL);
 	}
 	if (!all)
 		return;
@@ -183,23 +207,12 @@ void quantise_host(const struct quantise_args *args)
 void dequantise_host(const struct quantise_args *args)
 {
 	uint64_t groups = args->rows * quantise_groups(args->columns, args->group);
-	uint32_t bytes = element_bytes(args->element), count;
-	float row[ELEMENT_ROW];
+	const struct element_rows *code = element_rows();
 
-	for (uint64_t index = 0; index < groups; index++) {
-		struct group group = group_at(args, index);
-		const int8_t *codes = (const int8_t *)(uintptr_t)args->codes + group.begin;
-		float scale = float_of_bf16(*group.scale);
+	for (uint64_t i = 0; i < groups; i++) {
+		struct group group = group_at(args, i);
 
-		for (uint64_t done = 0; done < group.count; done += count) {
-			int8_t part[ELEMENT_ROW] = {0};
-
-			count = group.count - done < ELEMENT_ROW ? (uint32_t)(group.count - done) : ELEMENT_ROW;
-			memcpy(part, codes + done, count);
-			for (int i = 0; i < ELEMENT_ROW; i++)
-				row[i] = quantise_value(part[i], scale, args->element);
-			element_row_put(args->element, row, count,
-				(char *)(uintptr_t)args->values + (group.begin + done) * bytes);
-		}
+		code->group_dequantise(args->element, (const int8_t *)(uintptr_t)args->codes + group.begin, group.count,
+			*group.scale, group_values(args, &group));
 	}
 }

@@ -76,8 +76,17 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 
-/* The C references: perform the work synchronously, on memory of the process. */
+/*
+ * quantise_host(), dequantise_host() - perform the work synchronously, on memory of the process, with this CPU's vector
+ * instructions. Codes, scales and values are those of the kernels in every bit. The sums of squares may differ by 1e-6
+ * of their values.
+ */
 void quantise_host(const struct quantise_args *args);
 void dequantise_host(const struct quantise_args *args);
+
+/* The C references for one group; see struct element_rows. */
+void quantise_group_plain(uint32_t element, const void *values, uint64_t count, int8_t *codes, uint16_t *scale,
+	struct quantise_error *error);
+void dequantise_group_plain(uint32_t element, const int8_t *codes, uint64_t count, uint16_t scale, void *values);
 
 #endif

@@ -248,7 +248,9 @@ static void test_each_code_times_each_scale(void **state)
 		for (uint32_t element = 0; element < ELEMENT_F32; element++)
 			for (uint32_t scale = 0; scale < ALL; scale++) {
 				scales[0] = scales[1] = (uint16_t)scale;
-				code->dequantise(element, all, scales, 2, values);
+				for (int group = 0; group < 2; group++)
+					code->group_dequantise(
+						element, all + group * ROW, ROW, scales[group], values + group * ROW);
 				for (uint32_t i = 0; i < 2 * ROW; i++)
 					same_bits(element,
 						bits_of(element,
@@ -258,46 +260,79 @@ static void test_each_code_times_each_scale(void **state)
 			}
 }
 
-/* Fill a row with numbers of all sizes. Some rows have an infinity, a NaN or the largest number, and some are zero. */
-static void row_fill(uint32_t element, uint32_t kind, uint16_t row[ROW])
+static void put(uint32_t element, void *values, uint32_t index, float value)
+{
+	if (element == ELEMENT_F32)
+		((float *)values)[index] = value;
+	else
+		((uint16_t *)values)[index] = bits_of(element, value);
+}
+
+/*
+ * Fill a group with numbers of all sizes. Some groups have an infinity, a NaN or the largest number, and some are zero.
+ */
+static void group_fill(uint32_t element, uint32_t kind, uint32_t count, void *group)
 {
 	static const float strange[] = {
 		INFINITY, -INFINITY, NAN, 65504.0f, 0x1.fep127f, -65504.0f, 0x1p-24f, 0x1p-133f, -0.0f};
 	float size = ldexpf(1, (int)(random_bits() % 60) - 45);
 
-	for (uint32_t i = 0; i < ROW; i++)
-		row[i] = kind % 7 == 0 ? 0 : bits_of(element, ((float)(random_bits() >> 8) / 8388608.0f - 1) * size);
+	for (uint32_t i = 0; i < count; i++)
+		put(element, group, i, kind % 7 == 0 ? 0 : ((float)(random_bits() >> 8) / 8388608.0f - 1) * size);
 	if (kind % 3 == 0)
-		row[random_bits() % ROW] = bits_of(element, strange[kind / 3 % (sizeof(strange) / sizeof(*strange))]);
+		put(element, group, random_bits() % count, strange[kind / 3 % (sizeof(strange) / sizeof(*strange))]);
 }
 
-static void test_forms_are_those_of_the_kernel(void **state)
+/* negligible: squares of errors that are only rounding errors of fp32 */
+static bool is_near(double is, double wanted, double negligible)
 {
-	enum { ROWS = 4096 };
-	uint16_t *values = room(ROWS * ROW * sizeof(*values)), scales[ROWS], wanted_scales[ROWS];
-	int8_t *forms = room(ROWS * ROW), *wanted = room(ROWS * ROW);
+	return fabs(is - wanted) <= 1e-6 * wanted + negligible;
+}
+
+static void group_check(const struct element_rows *code, uint32_t element, uint32_t count, const void *values)
+{
+	const uint32_t bytes = count * element_bytes(element);
+	int8_t *wanted = room(count), *forms = room(count), *unmeasured = room(count);
+	struct quantise_error wanted_error = {0}, error = {0};
+	uint16_t wanted_scale, scale, unmeasured_scale;
+	char *wanted_back = room(bytes), *back = room(bytes);
+
+	quantise_group_plain(element, values, count, wanted, &wanted_scale, &wanted_error);
+	code->group_quantise(element, values, count, forms, &scale, &error);
+	code->group_quantise(element, values, count, unmeasured, &unmeasured_scale, NULL);
+	assert_memory_equal(forms, wanted, count);
+	assert_memory_equal(unmeasured, wanted, count);
+	assert_int_equal(scale, wanted_scale);
+	assert_int_equal(unmeasured_scale, wanted_scale);
+	assert_true(error.max_error == wanted_error.max_error);
+	assert_true(is_near(error.squares, wanted_error.squares, 0));
+	assert_true(is_near(error.error_squares, wanted_error.error_squares, 1e-14 * error.squares));
+	dequantise_group_plain(element, wanted, count, scale, wanted_back);
+	code->group_dequantise(element, wanted, count, scale, back);
+	assert_memory_equal(back, wanted_back, bytes);
+	free(wanted);
+	free(forms);
+	free(unmeasured);
+	free(wanted_back);
+	free(back);
+}
+
+static void test_groups_are_those_of_the_reference(void **state)
+{
+	static const uint32_t counts[] = {1, 15, 16, 17, 64, 100, ROW, 1030, 5000};
 	size_t index = 0;
 
 	(void)state;
 	for (const struct element_rows *code; (code = code_next(&index));)
-		for (uint32_t element = 0; element < ELEMENT_F32; element++) {
-			struct quantise_args args = {.values = (uintptr_t)values,
-				.codes = (uintptr_t)wanted,
-				.scales = (uintptr_t)wanted_scales,
-				.rows = ROWS,
-				.columns = ROW,
-				.element = element};
+		for (uint32_t element = 0; element < ELEMENTS; element++)
+			for (size_t n = 0; n < sizeof(counts) / sizeof(*counts); n++)
+				for (uint32_t kind = 0; kind < 200; kind++) {
+					void *values = room((uint64_t)counts[n] * element_bytes(element));
 
-			for (uint32_t row = 0; row < ROWS; row++)
-				row_fill(element, row, values + row * ROW);
-			quantise_host(&args);
-			code->quantise(element, values, ROWS, forms, scales);
-			assert_memory_equal(forms, wanted, ROWS * ROW);
-			assert_memory_equal(scales, wanted_scales, sizeof(scales));
-		}
-	free(values);
-	free(forms);
-	free(wanted);
+					group_fill(element, kind, counts[n], values);
+					group_check(code, element, counts[n], values);
+					free(values);
+				}
 }
 
 static void test_this_cpu_has_the_instructions(void **state)
@@ -315,7 +350,7 @@ int main(void)
 		cmocka_unit_test(test_rows_become_fp32),
 		cmocka_unit_test(test_transposed_rows),
 		cmocka_unit_test(test_each_code_times_each_scale),
-		cmocka_unit_test(test_forms_are_those_of_the_kernel),
+		cmocka_unit_test(test_groups_are_those_of_the_reference),
 		cmocka_unit_test(test_this_cpu_has_the_instructions),
 	};
 

@@ -15,7 +15,7 @@ void int8_form_make(const void *image, uint32_t rows, enum adapter_element eleme
 {
 	int8_t *codes = form;
 
-	element_rows()->quantise(element, image, rows, codes, (uint16_t *)(void *)(codes + (size_t)rows * COLUMNS));
+	element_rows_quantise(element, image, rows, codes, (uint16_t *)(void *)(codes + (size_t)rows * COLUMNS));
 }
 
 void int8_form_expand_some(
@@ -24,7 +24,7 @@ void int8_form_expand_some(
 	const int8_t *codes = form;
 	const uint16_t *scales = (const uint16_t *)(const void *)(codes + (size_t)rows * COLUMNS);
 
-	element_rows()->dequantise(element, codes + (size_t)first * COLUMNS, scales + first, count,
+	element_rows_dequantise(element, codes + (size_t)first * COLUMNS, scales + first, count,
 		(uint16_t *)image + (size_t)first * COLUMNS);
 }
 
