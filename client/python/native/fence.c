@@ -179,7 +179,7 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyGetSetDef stream_getset[] = {
-	{"number", stream_get_number, NULL, "Number by which the C library knows the stream. Raises Closed.", NULL},
+	{"number", stream_get_number, NULL, "Number of the stream in the C library. Raises Closed.", NULL},
 	{"closed", stream_get_closed, NULL, "Whether the stream was closed.", NULL},
 	{"_handle", stream_get_handle, NULL, "the guard of the pool", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
@@ -332,7 +332,7 @@ static PyGetSetDef fence_getset[] = {
 		"died before) and AgentGone (the agent, which reports deaths, is not running).\n"
 		"Cost: one load.",
 		NULL},
-	{"value", fence_get_value, NULL, "Value of the struct of the C library.", NULL},
+	{"value", fence_get_value, NULL, "Value of the struct gpool_fence of the C library.", NULL},
 	{"_handle", fence_get_handle, NULL, "the guard of the pool", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
