@@ -194,7 +194,8 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 		log_error(
 			"cannot allocate %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
 	else if (huge_bytes < total)
-		log_warning("pool '%s': only %" PRIu64 " of %" PRIu64 " MiB are in huge pages; the kernel has no more",
+		log_warning("pool '%s': only %" PRIu64 " of %" PRIu64
+			    " MiB are in huge pages; the kernel did not provide more",
 			plan->pool, huge_bytes / MIB, total / MIB);
 	else
 		log_info("pool '%s': %" PRIu64 " MiB in huge pages", plan->pool, total / MIB);

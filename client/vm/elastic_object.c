@@ -203,8 +203,9 @@ static int map_begin(struct elastic *elastic, const struct elastic_pages *pages)
 	for (uint32_t slot = first; slot < end && !error; slot++) {
 		elastic_settle_slot(elastic, slot);
 		if (elastic->slots[slot].state != ELASTIC_HOLE && elastic->slots[slot].state != ELASTIC_RECLAIMABLE)
-			error = fail(
-				-EBUSY, "page %u is committed and in use", slot * handle_pages(elastic->space.pool));
+			error = fail(-EBUSY,
+				"page %u is not free: it is committed, mapped to an object, or in use by another call",
+				slot * handle_pages(elastic->space.pool));
 	}
 	if (!error)
 		slots_set(elastic, pages, ELASTIC_MOVING);

@@ -500,7 +500,7 @@ int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured)
 		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	if (captured < 0 || captured > 1)
-		return fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
+		return fail(-EINVAL, "captured is %d; it must be 0 or 1", captured);
 	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
 		return fail_address(address);
 	vpmm_lock(vpmm);

@@ -50,8 +50,8 @@ static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
 	if (!size_parse(text, value))
 		return 0;
 	pool_log(
-		vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is not a size; write 2097152, 2MB or 16GiB", name, text);
-	return fail(-EINVAL, "%s is '%s', which is not a size; write 2097152, 2MB or 16GiB", name, text);
+		vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name, text);
+	return fail(-EINVAL, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name, text);
 }
 
 /* ---- options ---- */
@@ -64,13 +64,13 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
 			options->reserved);
 	if (options->small > GPOOL_VM_SMALL_PAGES)
-		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_VM_SMALL_PAGES);
+		return fail(-EINVAL, "small is %u; the maximum is %d", options->small, GPOOL_VM_SMALL_PAGES);
 	if (options->usage >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "usage is %u; the largest is %d", options->usage, GPOOL_USAGE_COUNT - 1);
+		return fail(-EINVAL, "usage is %u; the maximum is %d", options->usage, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (options->trace > TRACE_MAX)
-		return fail(-EINVAL, "trace is %u; the largest is %d", options->trace, TRACE_MAX);
+		return fail(-EINVAL, "trace is %u; the maximum is %d", options->trace, TRACE_MAX);
 	if (options->idle_ms < -1)
 		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
 	return options->page_bytes % handle_bytes

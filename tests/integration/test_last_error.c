@@ -701,7 +701,7 @@ static void test_allocator(void **state)
 	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "page_bytes is 1000; it must be a multiple of 524288");
 	options.page_bytes = 0;
 	options.trace = 9;
-	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "trace is 9; the largest is 3");
+	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "trace is 9; the maximum is 3");
 	options.trace = 0;
 	SAYS(gpool_malloc_async(pool, 0, 0, &address), -EINVAL, "bytes is 0");
 	SAYS(gpool_malloc_async(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
@@ -710,7 +710,7 @@ static void test_allocator(void **state)
 	assert_int_equal(gpool_malloc_async(pool, 3 * PAGE_BYTES, 0, &address), 0);
 	SAYS(gpool_vm_configure(pool, &options), -EALREADY, "the allocator has started");
 	SAYS(gpool_free_async(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
-	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it is 0 or 1");
+	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it must be 0 or 1");
 	SAYS(gpool_vm_capture(pool, address + 1, 1), -EINVAL, "is not the address of an allocation");
 	SAYS(gpool_vm_stats(pool, &totals), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_free_async(pool, address, 0), 0);

@@ -20,7 +20,7 @@ int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason)
 	struct stat status;
 
 	if (fstat(fd, &status)) {
-		refuse(reason, "%s cannot be read: %s", name, strerror(errno));
+		refuse(reason, "cannot read %s: %s", name, strerror(errno));
 		return -EIO;
 	}
 	if (!S_ISREG(status.st_mode))

@@ -85,7 +85,7 @@ PyDoc_STRVAR(alloc_doc,
 	"permit the eviction of other blocks. spill: save the content when the block is evicted; pin() restores it.\n\n"
 	"Raises NoRoom: not enough pages, described by its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM\n"
 	"(critical without the right, observer, admin), ENOMEM.\n"
-	"Cost: 0.3 us beyond that in C; a request to the agent if this process's lease is used up.");
+	"Cost: 0.3 us more than in C; a request to the agent if this process's lease is used up.");
 
 /* Allocate and fill in `block`. Return 0, or -1 with an exception. */
 static int alloc(struct pool *pool, struct block *block, uint32_t pages, const struct gpool_alloc_options *options)
@@ -288,7 +288,7 @@ PyDoc_STRVAR(pin_doc,
 	"Pin the block: keep its content and address until unpin() or the end of `with block.pin():`; pins nest.\n\n"
 	"Raises Stale: freed or evicted; TimedOut: the block was moved for longer than pins.timeout; and for spilled\n"
 	"blocks NoRoom: no pages to restore it to; AgentGone; Error with EIO (the content cannot be read), ENOMEM.\n"
-	"Cost: 0.2 us beyond that in C; a system call if the block is being moved, and its restore if it was spilled.");
+	"Cost: 0.2 us more than in C; a system call if the block is being moved, and its restore if it was spilled.");
 
 static PyObject *block_pin(PyObject *self, PyObject *none)
 {
@@ -312,7 +312,7 @@ PyDoc_STRVAR(unpin_doc,
 	"End one pin of the program: that of the allocation or of pin().\n\n"
 	"after: end it when this fence is signaled, without waiting.\n"
 	"Raises Error with EINVAL: the program has no pin (pins of views end with the views).\n"
-	"Cost: 0.2 us beyond that in C.");
+	"Cost: 0.2 us more than in C.");
 
 static PyObject *block_unpin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -331,7 +331,7 @@ PyDoc_STRVAR(free_doc,
 	"are\n"
 	"freed with the last of them.\n"
 	"Raises Stale: freed or evicted already.\n"
-	"Cost: 0.2 us beyond that in C.");
+	"Cost: 0.2 us more than in C.");
 
 static PyObject *block_free(PyObject *self, PyObject *args, PyObject *kwargs)
 {

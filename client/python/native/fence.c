@@ -332,7 +332,7 @@ static PyGetSetDef fence_getset[] = {
 		"died before) and AgentGone (the agent, which reports deaths, is not running).\n"
 		"Cost: one load.",
 		NULL},
-	{"value", fence_get_value, NULL, "Value of the struct of the C library.", NULL},
+	{"value", fence_get_value, NULL, "Value of the struct gpool_fence of the C library.", NULL},
 	{"_handle", fence_get_handle, NULL, "the guard of the pool", NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };

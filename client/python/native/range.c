@@ -28,8 +28,8 @@ static struct guard *pages(PyObject *self, const char *call, PyObject *args, PyO
 
 PyDoc_STRVAR(commit_doc,
 	"commit($self, /, first, count, timeout_ms=0)\n--\n\n"
-	"Commit the pages [first, first + count) of an elastic range, all or none; committed pages keep their\n"
-	"content.\n\n"
+	"Commit memory to the pages [first, first + count) of an elastic range, all or none; committed pages\n"
+	"keep their content.\n\n"
 	"timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.\n"
 	"Raises NoRoom; Asleep; Busy: another thread commits them; Error with EINVAL: not an elastic range, or beyond "
 	"its\n"
