@@ -41,7 +41,7 @@ void emulated_sync_block(void);
  * operations.
  */
 const void *emulated_share(const char *which, const void *given, size_t bytes);
-enum { EMULATED_SHARE_BYTES = 32 }; /* per lane, in the result of emulated_share() */
+enum { EMULATED_SHARE_BYTES = 48 }; /* per lane, in the result of emulated_share() */
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
@@ -131,10 +131,11 @@ static inline int __float_as_int(float value)
 
 #include "cuda/kernels/element.h"
 
-/* Fragments as defined in the PTX ISA: see cuda/kernels/mma.h. */
+/* A lane's fragments as defined in the PTX ISA (see cuda/kernels/mma.h), as float32. */
 struct emulated_fragments {
-	uint32_t a[4], b[2];
+	float a[8], b[4];
 };
+static_assert(sizeof(struct emulated_fragments) == EMULATED_SHARE_BYTES, "the largest values that lanes share");
 
 template <uint32_t element> static inline float emulated_half(uint32_t word, uint32_t k)
 {
@@ -145,21 +146,21 @@ template <uint32_t element> static inline float emulated_half(uint32_t word, uin
 
 template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-	const struct emulated_fragments mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-	const char *all = (const char *)emulated_share("mma", &mine, sizeof(mine));
-	const uint32_t lane = threadIdx.x % 32;
+	const uint32_t b[2] = {b0, b1}, lane = threadIdx.x % 32;
+	struct emulated_fragments mine;
+	const struct emulated_fragments *all;
 
+	for (uint32_t i = 0; i < 8; i++)
+		mine.a[i] = emulated_half<element>(a[i / 2], i);
+	for (uint32_t i = 0; i < 4; i++)
+		mine.b[i] = emulated_half<element>(b[i / 2], i);
+	all = (const struct emulated_fragments *)emulated_share("mma", &mine, sizeof(mine));
 	for (uint32_t i = 0; i < 4; i++) {
 		const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
 
-		for (uint32_t k = 0; k < 16; k++) {
-			struct emulated_fragments of_a, of_b;
-
-			memcpy(&of_a, all + (row % 8 * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_a));
-			memcpy(&of_b, all + (column * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_b));
-			d[i] += emulated_half<element>(of_a.a[row / 8 + k / 8 * 2], k) *
-				emulated_half<element>(of_b.b[k / 8], k);
-		}
+		for (uint32_t k = 0; k < 16; k++)
+			d[i] += all[row % 8 * 4 + k % 8 / 2].a[(row / 8 + k / 8 * 2) * 2 + k % 2] *
+				all[column * 4 + k % 8 / 2].b[k / 8 * 2 + k % 2];
 	}
 }
 

@@ -1,4 +1,5 @@
 /* emulator.c - run blocks as fibers, with the warp and block operations. */
+#undef _FORTIFY_SOURCE /* its longjmp() does not accept the fibers' stacks */
 #include "tests/emulated/emulator.h"
 
 #include "cuda/kernels/block_copy.h"
@@ -6,12 +7,13 @@
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
-enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 32 };
+enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 48 };
 
 /* Declared for the kernels in cuda.h. */
 struct emulated_index {
@@ -26,18 +28,27 @@ const void *emulated_share(const char *which, const void *given, size_t bytes);
 
 enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 
-static struct fiber {
+/*
+ * A context to switch to. swapcontext() makes a system call, so it is used only where AddressSanitizer has to know of
+ * the switch, and to start a fiber.
+ */
+struct place {
 	ucontext_t context;
+	jmp_buf jump;
+};
+
+static struct fiber {
+	struct place place;
+	bool started;
 	enum fiber_state state;
 	const char *which; /* the warp operation that the thread executes */
 	uint32_t turn;     /* number of warp operations so far */
-	unsigned char *stack;
 } fibers[GPU_BLOCK_MAX];
 
-static ucontext_t scheduler;
+static struct place scheduler;
 static uint32_t running;
 /* the values of an operation are kept until the one after the next */
-static unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES];
+static _Alignas(16) unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES];
 static uint64_t order_seed;
 
 static void give_up(const char *what)
@@ -46,10 +57,25 @@ static void give_up(const char *what)
 	abort();
 }
 
+/* place_switch() - continue at `to` until it switches back. first: `to` has not run yet. */
+static void place_switch(struct place *from, struct place *to, bool first)
+{
+#ifdef __SANITIZE_ADDRESS__
+	(void)first;
+	swapcontext(&from->context, &to->context);
+#else
+	if (_setjmp(from->jump))
+		return;
+	if (first)
+		setcontext(&to->context);
+	_longjmp(to->jump, 1);
+#endif
+}
+
 static void wait_as(enum fiber_state state)
 {
 	fibers[running].state = state;
-	swapcontext(&fibers[running].context, &scheduler);
+	place_switch(&fibers[running].place, &scheduler, false);
 }
 
 void emulated_sync_block(void)
@@ -104,26 +130,36 @@ static bool block_release(uint32_t threads)
 static void (*kernel_body)(const void *args);
 static const void *kernel_args;
 
+/* A fiber runs its thread of one block after the other. */
 static void fiber_main(void)
 {
-	kernel_body(kernel_args);
-	wait_as(DONE);
+	for (;;) {
+		kernel_body(kernel_args);
+		wait_as(DONE);
+	}
 }
 
-static void fiber_start(uint32_t index)
+static void fiber_make(struct fiber *fiber)
 {
-	struct fiber *fiber = &fibers[index];
+	ucontext_t *context = &fiber->place.context;
+	unsigned char *stack = malloc(STACK_BYTES);
 
-	if (!fiber->stack)
-		fiber->stack = malloc(STACK_BYTES);
-	if (!fiber->stack || getcontext(&fiber->context))
+	if (!stack || getcontext(context))
 		give_up("no memory");
-	fiber->context.uc_stack.ss_sp = fiber->stack;
-	fiber->context.uc_stack.ss_size = STACK_BYTES;
-	fiber->context.uc_link = NULL;
-	fiber->state = READY;
-	fiber->turn = 0;
-	makecontext(&fiber->context, fiber_main, 0);
+	context->uc_stack.ss_sp = stack;
+	context->uc_stack.ss_size = STACK_BYTES;
+	context->uc_link = NULL;
+	makecontext(context, fiber_main, 0);
+}
+
+static void fiber_resume(struct fiber *fiber)
+{
+	bool first = !fiber->started;
+
+	if (first)
+		fiber_make(fiber);
+	fiber->started = true;
+	place_switch(&scheduler, &fiber->place, first);
 }
 
 /* block_run() - run each thread in turn until its next wait, until all have ended. */
@@ -131,8 +167,10 @@ static void block_run(uint32_t threads)
 {
 	uint32_t done = 0;
 
-	for (uint32_t i = 0; i < threads; i++)
-		fiber_start(i);
+	for (uint32_t i = 0; i < threads; i++) {
+		fibers[i].state = READY;
+		fibers[i].turn = 0;
+	}
 	while (done < threads) {
 		bool moved = false;
 
@@ -141,7 +179,7 @@ static void block_run(uint32_t threads)
 				continue;
 			running = i;
 			threadIdx = (struct emulated_index){i, 0, 0};
-			swapcontext(&scheduler, &fibers[i].context);
+			fiber_resume(&fibers[i]);
 			done += fibers[i].state == DONE;
 			moved = true;
 		}
