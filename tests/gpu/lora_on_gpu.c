@@ -10,8 +10,8 @@
  *
  * Times are host times of many launches and one sync, over enough copies of the weights to exceed every cache. The
  * roofline is the bytes (weights once; x; y read and written) divided by the bandwidth of a copy on the device, which
- * is measured first or given by --bandwidth GB/S. Times are printed, but not checked. `lora_on_gpu --backend host` runs
- * the references with small sizes, to test the test.
+ * is measured first or given by --bandwidth GB/S. Times are printed, but not checked. --small selects sizes for the
+ * kernels' emulation and for the references, which `lora_on_gpu --backend host` runs to test the test.
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU or no kernels (the reason is printed).
  */
@@ -24,7 +24,7 @@
 
 static const char *backend = "cuda";
 static double bandwidth; /* GB/s; 0: measure it */
-static bool small;       /* on the host back end */
+static bool small;       /* sizes for a CPU */
 
 static int setup(void **state)
 {
@@ -43,13 +43,13 @@ static int teardown(void **state)
 
 static void test_lora_random_shapes(void **state)
 {
-	case_random_shapes(*state, small ? 10 : 100, 3000, 3000, 96);
+	case_random_shapes(*state, small ? 10 : 100, small ? 600 : 3000, small ? 600 : 3000, small ? 40 : 96);
 }
 
 static void test_lora_all_ranks(void **state)
 {
-	case_all_ranks(*state, ELEMENT_F16, 1);
-	case_all_ranks(*state, ELEMENT_BF16, 1);
+	case_all_ranks(*state, ELEMENT_F16, small ? 3 : 1);
+	case_all_ranks(*state, ELEMENT_BF16, small ? 5 : 1);
 }
 
 static void test_lora_bits_do_not_depend_on_the_batch(void **state)
@@ -411,7 +411,7 @@ static void test_table(void **state)
 	if (bandwidth == 0)
 		bandwidth = copy_bandwidth(&rig, &weights);
 	printf("\n%s%s, fp16, %u to %u; roofline by %.0f GB/s; us of one shrink and expand\n\n", info.name,
-		small ? " (C references, not a GPU)" : "", shape.in, shape.out, bandwidth);
+		small ? " (on a CPU)" : "", shape.in, shape.out, bandwidth);
 	printf("| tokens | adapters | rank | us | MB | roofline us | ratio | naive us | grouped us |\n");
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
 	for (size_t r = 0; r < sizeof(ranks) / sizeof(*ranks); r += small ? 3 : 1)
@@ -464,17 +464,19 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_table),
 	};
 
-	for (int i = 1; i < argc; i += 2) {
+	for (int i = 1; i < argc; i++) {
 		if (i + 1 < argc && !strcmp(argv[i], "--backend")) {
-			backend = argv[i + 1];
+			backend = argv[++i];
 		} else if (i + 1 < argc && !strcmp(argv[i], "--bandwidth") && atof(argv[i + 1]) > 0) {
-			bandwidth = atof(argv[i + 1]);
+			bandwidth = atof(argv[++i]);
+		} else if (!strcmp(argv[i], "--small")) {
+			small = true;
 		} else {
-			fprintf(stderr, "usage: lora_on_gpu [--backend cuda|host] [--bandwidth GB/S]\n");
+			fprintf(stderr, "usage: lora_on_gpu [--backend cuda|host] [--bandwidth GB/S] [--small]\n");
 			return 2;
 		}
 	}
-	small = !strcmp(backend, "host");
+	small |= !strcmp(backend, "host");
 	if (usable())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL);
