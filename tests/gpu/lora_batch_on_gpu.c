@@ -512,7 +512,8 @@ int main(int argc, char **argv)
 		} else if (!strcmp(argv[i], "--small")) {
 			small = true;
 		} else {
-			fprintf(stderr, "usage: lora_batch_on_gpu [--backend cuda|host] [--bandwidth GB/S] [--small]\n");
+			fprintf(stderr,
+				"usage: lora_batch_on_gpu [--backend cuda|host] [--bandwidth GB/S] [--small]\n");
 			return 2;
 		}
 	}
