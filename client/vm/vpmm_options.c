@@ -49,8 +49,8 @@ static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
 		return 0;
 	if (!size_parse(text, value))
 		return 0;
-	pool_log(
-		vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name, text);
+	pool_log(vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name,
+		text);
 	return fail(-EINVAL, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name, text);
 }
 
