@@ -123,6 +123,12 @@ static int device_index(const char *text)
 	return index;
 }
 
+/* Return the UUID without the prefix, by which tools distinguish slices from whole GPUs and the driver does not. */
+static const char *without_prefix(const char *uuid)
+{
+	return !strncasecmp(uuid, "GPU-", 4) || !strncasecmp(uuid, "MIG-", 4) ? uuid + 4 : uuid;
+}
+
 int gpu_device_find(const struct gpu_ops *ops, const char *text)
 {
 	struct gpu_device_info info;
@@ -140,7 +146,7 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 		rc = ops->device_info(i, &info);
 		if (rc < 0)
 			return rc;
-		if (strcasecmp(info.uuid, text) == 0)
+		if (strcasecmp(without_prefix(info.uuid), without_prefix(text)) == 0)
 			return i;
 	}
 	return gpu_fail(-ENODEV, "no device '%s': back end '%s' has %d devices", text, ops->name, count);

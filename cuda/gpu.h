@@ -182,7 +182,10 @@ extern const struct gpu_ops gpu_cuda_ops;
 /* gpu_backend() - return the table named `name` ("host", "cuda"), or NULL. The driver is not called. */
 const struct gpu_ops *gpu_backend(const char *name);
 
-/* gpu_device_find() - return the index of the device whose index or UUID is `text`; -ENODEV: no such device. */
+/*
+ * gpu_device_find() - return the index of the device whose index or UUID is `text`; -ENODEV: no such device. A UUID
+ * begins with GPU-, or with MIG- for a slice of a GPU; the driver reports the same UUID for both.
+ */
 int gpu_device_find(const struct gpu_ops *ops, const char *text);
 
 /*
@@ -254,7 +257,8 @@ int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 /*
  * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program remains its
  * owner, so it must not be passed to gpu_stream_destroy(). native: on `cuda`, a CUstream of the device's primary
- * context; on `host`, a stream that gpu_stream_create() created on this struct gpu (any other value is -EINVAL).
+ * context; on `host`, a stream that gpu_stream_create() created on this struct gpu. Return: 0, -EINVAL (a stream of
+ * another device or context; CU_STREAM_PER_THREAD, which is a different stream in each thread).
  */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - wait until all queued work has finished, and destroy the stream. */

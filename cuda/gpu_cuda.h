@@ -47,6 +47,7 @@
 	X(cuStreamCreate) \
 	X(cuStreamDestroy) \
 	X(cuStreamSynchronize) \
+	X(cuStreamGetCtx) \
 	X(cuStreamWaitEvent) \
 	X(cuMemcpyAsync) \
 	X(cuMemsetD32Async) \

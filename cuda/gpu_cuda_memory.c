@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 typedef unsigned long long ull; /* printed by %llu */
@@ -198,7 +199,11 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx",
 			(ull)bytes, (ull)handle);
 	/* otherwise a program that this process executes would inherit the descriptor and keep the memory allocated */
-	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+		rc = -errno;
+		close(fd);
+		return gpu_fail(rc, "cannot set FD_CLOEXEC on an exported descriptor: %s", strerror(-rc));
+	}
 	*out = (struct gpu_export){.fd = fd, .length = bytes};
 	return 0;
 }

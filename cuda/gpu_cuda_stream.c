@@ -46,7 +46,25 @@ int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 /* A stream is the driver's own handle, so no wrapper is needed. */
 int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 {
-	(void)gpu;
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUcontext context;
+	CUresult result;
+	int rc;
+
+	/* This value denotes another stream in each thread, but other threads also queue work on an adopted stream. */
+	if (native == CU_STREAM_PER_THREAD)
+		return gpu_fail(-EINVAL,
+			"cannot adopt CU_STREAM_PER_THREAD: it is a different stream in each thread; use a stream of "
+			"cuStreamCreate()");
+	rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuStreamGetCtx(native, &context);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuStreamGetCtx of stream %p", native);
+	if (context != cuda->context)
+		return gpu_fail(-EINVAL, "cannot adopt %p: it is a stream of another device or context", native);
 	*stream = native;
 	return 0;
 }

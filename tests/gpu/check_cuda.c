@@ -9,6 +9,7 @@
  * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -164,9 +165,32 @@ static void test_devices_are_found_by_index_and_uuid(void **state)
 	assert_true(info.name[0] && info.memory_bytes > 0);
 	assert_int_equal(strlen(info.uuid), backend[0] == 'c' ? 40 : 41);
 	assert_int_equal(gpu_device_find(ops, info.uuid), 0);
+	/* nvidia-smi shows a slice of a GPU with this prefix. */
+	if (!strncmp(info.uuid, "GPU-", 4)) {
+		memcpy(info.uuid, "MIG", 3);
+		assert_int_equal(gpu_device_find(ops, info.uuid), 0);
+	}
 	assert_int_equal(gpu_device_find(ops, "0"), 0);
 	assert_int_equal(gpu_device_find(ops, "GPU-no-such-device"), -ENODEV);
 	assert_true(ops->device_info(ops->device_count(), &info) < 0);
+}
+
+static void test_streams_of_others_are_not_adopted(void **state)
+{
+	struct fixture *f = *state;
+	struct gpu_stream *stream, *of_other;
+	struct gpu *other;
+
+	assert_int_equal(gpu_stream_adopt(f->gpu, f->stream, &stream), 0);
+	assert_ptr_equal(stream, f->stream);
+	assert_int_equal(gpu_stream_adopt(f->gpu, (void *)2 /* CU_STREAM_PER_THREAD */, &stream), -EINVAL);
+	if (ops->device_count() < 2)
+		return;
+	assert_int_equal(gpu_open(ops, 1, 0, &other), 0);
+	assert_int_equal(gpu_stream_create(other, &of_other), 0);
+	assert_int_equal(gpu_stream_adopt(f->gpu, of_other, &stream), -EINVAL);
+	gpu_stream_destroy(other, of_other);
+	gpu_close(other);
 }
 
 static void test_memory_info_is_sound(void **state)
@@ -506,6 +530,7 @@ static void test_memory_crosses_processes(void **state)
 	write_value(f, at(f, 1), 51);
 	assert_int_equal(peer_send(socket, &parcel, sizeof(parcel), f->words_fd), 0);
 	assert_int_equal(gpu_export(f->gpu, f->handles[1], &parcel.memory), 0);
+	assert_int_equal(fcntl(parcel.memory.fd, F_GETFD), FD_CLOEXEC);
 	assert_true(parcel.memory.length == f->size);
 	assert_int_equal(peer_send(socket, &parcel, sizeof(parcel), parcel.memory.fd), 0);
 	close(parcel.memory.fd);
@@ -680,6 +705,7 @@ static int check_all(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_devices_are_found_by_index_and_uuid, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_streams_of_others_are_not_adopted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_info_is_sound, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_create_takes_multiples_of_the_granularity, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
