@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 import unittest
 
 import torch
@@ -22,6 +23,9 @@ class Model(nn.Module):
         self.small = nn.Parameter(torch.randn(7, 5).to(torch.bfloat16), requires_grad=False)
         self.empty = nn.Parameter(torch.empty(0), requires_grad=False)
         self.register_buffer("table", torch.arange(1000).reshape(10, 100).t(), persistent=False)
+        self.register_buffer("step", torch.tensor(0.5))
+        self.scale = torch.tensor(0.1)  # neither a parameter nor a buffer
+        self.first.none = torch.tensor([], dtype=torch.bfloat16)
 
 
 class WeightObjects(AgentTest):
@@ -38,7 +42,13 @@ class WeightObjects(AgentTest):
         self.assertIn("table", _weights._meta_tensors(other))
         opened = self.pool.open_object("weights")
         _weights._assign(other, opened, _weights._entries(opened))
+        self.assertEqual(sorted(_weights._meta_tensors(other)), [".scale", "first.none", "step"])
+        _weights._set_constants(other, _weights._constants(opened), torch.device("cpu"))
         self.assertEqual(_weights._meta_tensors(other), [])
+        self.assertTrue(torch.equal(other.scale, model.scale))
+        self.assertEqual(other.first.none.dtype, torch.bfloat16)
+        other.step.fill_(2)  # as vLLM does, which the object's read-only pages would not permit
+        self.assertEqual(float(model.step), 0.5)
         begin, size = opened.address()
         for name, _, tensor in _weights._tensors(other):
             self.assertTrue(torch.equal(tensor, expected[name]), name)
@@ -51,6 +61,15 @@ class WeightObjects(AgentTest):
         self.pool.delete_object("weights")
         made.close()
         opened.close()
+
+    def test_what_cannot_be_shared_is_refused(self) -> None:
+        model = Model()
+        model.large = torch.zeros(_weights.PRIVATE_MOST + 1)
+        self.assertRaisesRegex(
+            RuntimeError, r"tensor \.large has 257 elements", _weights._publish, self.pool, "large", model, False
+        )
+        model.large, model.helper = torch.zeros(0), types.SimpleNamespace(hidden=torch.zeros(1, device="meta"))
+        self.assertEqual(_weights._meta_tensors(model), [".helper.hidden"])
 
     def test_false_descriptions_are_refused(self) -> None:
         good = {"name": "first.weight", "is_parameter": True, "dtype": "float32", "shape": [2, 2], "offset": 0}

@@ -39,7 +39,10 @@ FORMAT = 1
 """version of names, metadata and layout"""
 ALIGNMENT = 256
 KEY = "gpool.vllm.weights"
+CONSTANTS_KEY = "gpool.vllm.constants"
 RETRIES = 3
+PRIVATE_MOST = 256
+"""elements of a buffer that each engine has for itself: vLLM writes scales after it has loaded a model"""
 
 
 class Entry(NamedTuple):
@@ -50,6 +53,17 @@ class Entry(NamedTuple):
     dtype: str
     shape: List[int]
     offset: int
+
+
+class Constant(NamedTuple):
+    """Describe a small buffer, or a plain attribute of a module that is a tensor. Its values are in the metadata."""
+
+    name: str
+    dtype: str
+    shape: List[int]
+    values: List[Any]
+    device: str
+    """its type"""
 
 
 class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
@@ -77,7 +91,9 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
         rank = vllm_config.parallel_config.rank
         pool = self._pool = attach(settings, rank, f"{settings.name or 'vllm-' + vllm_config.instance_id}-weights")
         name = _name(vllm_config, model_config, prefix)
+        layers = _Layers(vllm_config)
         for _ in range(RETRIES):
+            layers.restore()
             try:
                 opened = pool.open_object(name)
             except NotFound:
@@ -101,6 +117,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
                 return model
             _use(model, made)
             return model
+        layers.restore()
         return super().load_model(vllm_config, model_config, prefix)
 
     def _map(
@@ -109,12 +126,13 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
         """Return a model with the weights of an object; None: they do not fit to it."""
         device = torch.device(self.load_config.device or vllm_config.device_config.device)
         try:
-            entries = _entries(opened)
+            entries, constants = _entries(opened), _constants(opened)
             with set_default_torch_dtype(model_config.dtype):
                 with torch.device("meta"):
                     model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
                 check_ipc_quant_support(model)
                 _assign(model, opened, entries)
+                _set_constants(model, constants, device)
                 _keep_weights(model)
                 with weights_already_processed():
                     process_weights_after_loading(model, model_config, device)
@@ -127,6 +145,21 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
             return None
         model._gpool_weights = opened
         return model.eval()
+
+
+class _Layers:
+    """Remember the layers that vLLM knows, since it refuses a second model with layers of the same names."""
+
+    def __init__(self, config: VllmConfig) -> None:
+        self._compilation = config.compilation_config
+        self._layers = dict(self._compilation.static_forward_context)
+        self._experts = list(self._compilation.static_all_moe_layers)
+
+    def restore(self) -> None:
+        """Forget the layers of models that were made since."""
+        self._compilation.static_forward_context.clear()
+        self._compilation.static_forward_context.update(self._layers)
+        self._compilation.static_all_moe_layers[:] = self._experts
 
 
 def _with_format(config: LoadConfig) -> LoadConfig:
@@ -167,16 +200,41 @@ def _name(config: VllmConfig, model: ModelConfig, prefix: str) -> str:
 
 
 def _tensors(model: nn.Module) -> Iterator[Tuple[str, bool, torch.Tensor]]:
-    """Iterate over the parameters and buffers of a model; a tensor with several names has all of them."""
+    """Iterate over the parameters and large buffers of a model; a tensor with several names has all of them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield name, True, parameter.data
     for name, buffer in model.named_buffers(remove_duplicate=False):
-        yield name, False, buffer
+        if buffer.numel() > PRIVATE_MOST:
+            yield name, False, buffer
+
+
+def _attributes(model: nn.Module) -> Iterator[Tuple[str, torch.Tensor]]:
+    """Iterate over the small buffers of a model, and over its tensors that are neither parameters nor buffers."""
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        if buffer.numel() <= PRIVATE_MOST:
+            yield name, buffer
+    for path, module in model.named_modules(remove_duplicate=False):
+        for key, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{path}.{key}", value
+
+
+def _constants_of(model: nn.Module) -> List[Constant]:
+    """Describe the attributes of a model. Raises RuntimeError: one is large."""
+    made = []
+    for name, tensor in _attributes(model):
+        if tensor.numel() > PRIVATE_MOST:
+            raise RuntimeError(f"tensor {name} has {tensor.numel()} elements, more than {PRIVATE_MOST}")
+        kind = str(tensor.dtype).replace("torch.", "")
+        values = tensor.detach().flatten().tolist()
+        made.append(Constant(name, kind, list(tensor.shape), values, tensor.device.type))
+    return made
 
 
 def _publish(pool: Pool, name: str, model: nn.Module, private: bool) -> Object:
-    """Publish the tensors of a model, each one once. Raises NoRoom; Stale: the name exists; Error."""
+    """Publish the tensors of a model, each one once. Raises NoRoom; Stale: the name exists; Error; RuntimeError."""
     entries: List[Entry] = []
+    constants = _constants_of(model)
     places: Dict[Tuple[int, Tuple[int, ...], torch.dtype], int] = {}
     copies: List[Tuple[int, torch.Tensor]] = []
     end = 0
@@ -199,6 +257,7 @@ def _publish(pool: Pool, name: str, model: nn.Module, private: bool) -> Object:
         if pool.device.backend == "cuda":
             torch.cuda.synchronize()
         draft[KEY] = json.dumps([entry._asdict() for entry in entries]).encode()
+        draft[CONSTANTS_KEY] = json.dumps([constant._asdict() for constant in constants]).encode()
         draft.publish()
     return pool.open_object(name)
 
@@ -233,6 +292,34 @@ def _entries(opened: Object) -> List[Entry]:
     return entries
 
 
+def _constants(opened: Object) -> List[Constant]:
+    """Return the constants in an object. Raises ValueError: a wrong description; TypeError; KeyError."""
+    constants = []
+    for fields in json.loads(opened[CONSTANTS_KEY]):
+        constant = Constant(**fields)
+        if not isinstance(getattr(torch, constant.dtype, None), torch.dtype):
+            raise ValueError(f"tensor '{constant.name}' has the type '{constant.dtype}'")
+        if not isinstance(constant.values, list) or len(constant.values) > PRIVATE_MOST:
+            raise ValueError(f"tensor '{constant.name}' has more than {PRIVATE_MOST} values")
+        constants.append(constant)
+    return constants
+
+
+def _set_constants(model: nn.Module, constants: List[Constant], device: torch.device) -> None:
+    """Set the tensors of a model that it has for itself. Raises ValueError: one is missing; RuntimeError."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for constant in constants:
+        path, _, leaf = constant.name.rpartition(".")
+        if path not in modules or not isinstance(getattr(modules[path], leaf, None), torch.Tensor):
+            raise ValueError(f"the model has no attribute '{constant.name}'")
+        tensor = torch.tensor(
+            constant.values,
+            dtype=getattr(torch, constant.dtype),
+            device="cpu" if constant.device == "cpu" else device,
+        )
+        setattr(modules[path], leaf, tensor.reshape(constant.shape))
+
+
 def _assign(model: nn.Module, opened: Object, entries: List[Entry]) -> None:
     """Place the tensors of an object in the modules of a model. Raises ValueError: a module is missing."""
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -257,12 +344,17 @@ def _assign(model: nn.Module, opened: Object, entries: List[Entry]) -> None:
 
 
 def _meta_tensors(model: nn.Module) -> List[str]:
-    """Return the names of tensors without memory, also of those that are neither parameters nor buffers."""
+    """Return the names of tensors without memory, also of those in attributes of modules that are objects."""
     left = [name for name, _, tensor in _tensors(model) if tensor.is_meta]
+    left += [name for name, tensor in _attributes(model) if tensor.is_meta]
     for path, module in model.named_modules():
-        left += [
-            f"{path}.{key}" for key, each in vars(module).items() if isinstance(each, torch.Tensor) and each.is_meta
-        ]
+        for key, value in vars(module).items():
+            inside = getattr(value, "__dict__", {}) if not isinstance(value, (nn.Module, type)) else {}
+            left += [
+                f"{path}.{key}.{name}"
+                for name, each in inside.items()
+                if isinstance(each, torch.Tensor) and each.is_meta
+            ]
     return left
 
 
