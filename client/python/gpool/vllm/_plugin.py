@@ -28,12 +28,17 @@ OVERRIDES: Tuple[Override, ...] = (
         "The connector needs all layers of a block side by side (BLHNC). The CPU kernels take any stride between "
         "blocks, but the backend declares only LBHNC. Set on the CPU platform only; LBHNC remains the first choice.",
     ),
+    Override(
+        "block pool of the scheduler: num_gpu_blocks",
+        "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it prints "
+        "and which must be none when it resets its prefix cache.",
+    ),
 )
 """all attributes of vLLM that this package replaces; nothing else of vLLM is changed"""
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES and register the model loader. With another minor version of vLLM, log why not.
+    """Set the attributes of OVERRIDES; register the model loader. With another minor version of vLLM, log why not.
 
     May be called several times.
     """
