@@ -101,11 +101,19 @@ class Engine:
         self._answer()
         return self
 
+    def _send(self, asked: Dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def call(self, name: str, *arguments: Any) -> str:
+        """Call a method of vllm.LLM; return why it has failed, or an empty text."""
+        self._send({"call": name, "arguments": arguments})
+        return str(self._answer()["error"])
+
     def ask(self, prompts: List[List[int]], count: int) -> None:
         """Send prompts, which answers() returns."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"prompts": prompts, "tokens": count}).encode() + b"\n")
-        self.process.stdin.flush()
+        self._send({"prompts": prompts, "tokens": count})
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""

@@ -3,7 +3,8 @@
 usage: serve.py OPTIONS      a JSON object with arguments of vllm.LLM
 
 The first line that it writes is {"ready": ...}. Then, for {"prompts": [[token, ...], ...], "tokens": N}, it answers
-{"answers": [[[token, ...], cached tokens], ...], "seconds": S}.
+{"answers": [[[token, ...], cached tokens], ...], "seconds": S}. For {"call": NAME, "arguments": [...]} it calls a method
+of vllm.LLM and answers {"error": TEXT}, which is empty unless it has failed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ def main() -> None:
     print(json.dumps({"ready": time.monotonic() - begin}), file=out, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
+        if "call" in asked:
+            try:
+                getattr(engine, asked["call"])(*asked["arguments"])
+                error = ""
+            except Exception as failed:
+                error = repr(failed)
+            print(json.dumps({"error": error}), file=out, flush=True)
+            continue
         parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
         begin = time.monotonic()
         prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
