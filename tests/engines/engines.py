@@ -61,8 +61,8 @@ def tokens(seed: int, count: int) -> List[int]:
 
 
 def model(folder: Path, *arguments: str) -> Path:
-    """Write the model, if that was not done before."""
-    if not (folder / "model.safetensors").is_file():
+    """Write the model, if that was not done before; its weights are the last file."""
+    if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
         command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(folder)]
         subprocess.run(command, check=True, timeout=SECONDS)
     return folder
@@ -95,6 +95,7 @@ class Engine:
                 start_new_session=True,
             )
         self._read = b""
+        self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
 
     def ready(self) -> "Engine":
         """Wait until the engine has started."""
@@ -113,7 +114,7 @@ class Engine:
 
     def ask(self, prompts: List[List[int]], count: int) -> None:
         """Send prompts, which answers() returns."""
-        self._send({"prompts": prompts, "tokens": count})
+        self._send({"prompts": prompts, "tokens": count, "adapter": self.adapter})
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""

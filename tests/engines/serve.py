@@ -4,7 +4,8 @@ usage: serve.py OPTIONS      a JSON object with arguments of vllm.LLM
 
 The first line that it writes is {"ready": ...}. Then, for {"prompts": [[token, ...], ...], "tokens": N}, it answers
 {"answers": [[[token, ...], cached tokens], ...], "seconds": S}. For {"call": NAME, "arguments": [...]} it calls a method
-of vllm.LLM and answers {"error": TEXT}, which is empty unless it has failed.
+of vllm.LLM and answers {"error": TEXT}, which is empty unless it has failed. "adapter" beside "prompts" has the
+arguments of a LoRARequest.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def main() -> None:
     options: Dict[str, Any] = json.loads(sys.argv[1])
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
+    from vllm.lora.request import LoRARequest
 
     transfer = options.pop("kv_transfer_config", None)
     if transfer:
@@ -42,7 +44,8 @@ def main() -> None:
         parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
         begin = time.monotonic()
         prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
-        answers = engine.generate(prompts, parameters, use_tqdm=False)
+        adapter = LoRARequest(*asked["adapter"]) if asked.get("adapter") else None
+        answers = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
         made = [[list(answer.outputs[0].token_ids), answer.num_cached_tokens] for answer in answers]
         print(json.dumps({"answers": made, "seconds": time.monotonic() - begin}), file=out, flush=True)
 

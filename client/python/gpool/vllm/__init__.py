@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._adapters import publish_adapter
 from ._plugin import register
 
 if TYPE_CHECKING:
     from ._connector import GpoolConnector
     from ._sleep import Worker
 
-__all__ = ["GpoolConnector", "Worker", "register"]
+__all__ = ["GpoolConnector", "Worker", "publish_adapter", "register"]
 _MODULES = {"GpoolConnector": "._connector", "Worker": "._sleep"}
 
 

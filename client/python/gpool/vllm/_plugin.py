@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Tuple
 
+from ._adapters import register_resolver
 from ._version import mismatch
 
 logger = logging.getLogger("vllm.gpool")
@@ -38,7 +39,7 @@ OVERRIDES: Tuple[Override, ...] = (
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES; register the model loader. With another minor version of vLLM, log why not.
+    """Set the attributes of OVERRIDES; register the model loader and the resolver of adapters. With another minor version of vLLM, log why not.
 
     May be called several times.
     """
@@ -51,6 +52,7 @@ def register() -> None:
     if current_platform.is_cpu():
         _declare_cpu_layouts()
     _register_loader()
+    register_resolver()
 
 
 def _declare_cpu_layouts() -> None:
