@@ -3,9 +3,9 @@
 usage: serve.py OPTIONS      a JSON object with arguments of vllm.LLM
 
 The first line that it writes is {"ready": ...}. Then, for {"prompts": [[token, ...], ...], "tokens": N}, it answers
-{"answers": [[[token, ...], cached tokens], ...], "seconds": S}. For {"call": NAME, "arguments": [...]} it calls a method
-of vllm.LLM and answers {"error": TEXT}, which is empty unless it has failed. "adapter" beside "prompts" has the
-arguments of a LoRARequest.
+{"answers": [[[token, ...], cached tokens], ...], "seconds": S}; "adapter" beside "tokens" has the arguments of a
+LoRARequest. For {"call": NAME, "arguments": [...]} it calls a method of vllm.LLM and answers {"error": TEXT}, which is
+empty unless it has failed.
 """
 
 from __future__ import annotations

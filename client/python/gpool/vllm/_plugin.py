@@ -31,17 +31,17 @@ OVERRIDES: Tuple[Override, ...] = (
     ),
     Override(
         "block pool of the scheduler: num_gpu_blocks",
-        "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it prints "
-        "and which must be none when it resets its prefix cache.",
+        "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it "
+        "prints, and which must be none when it resets its prefix cache.",
     ),
 )
 """all attributes of vLLM that this package replaces; nothing else of vLLM is changed"""
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES; register the model loader and the resolver of adapters. With another minor version of vLLM, log why not.
+    """Set the attributes of OVERRIDES; register the model loader and the resolver of adapters.
 
-    May be called several times.
+    With another minor version of vLLM, log why not. May be called several times.
     """
     why = mismatch()
     if why:

@@ -62,8 +62,8 @@ class Worker(_Base):  # type: ignore[misc, valid-type]
     def _loaded(self) -> List[Weights]:
         if not _weights.loaded:
             raise RuntimeError(
-                "gpool: this worker cannot sleep: its weights are not in the pool. Start vLLM with --load-format gpool; "
-                "if it was, its log has the reason"
+                "gpool: this worker cannot sleep: its weights are not in the pool. Start vLLM with "
+                "--load-format gpool; if it was, its log has the reason"
             )
         return _weights.loaded
 
