@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from harness import BUILD, Agent
 
@@ -95,6 +95,8 @@ class Engine:
                 start_new_session=True,
             )
         self._read = b""
+        self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
+        self.seconds = 0.0
         self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
 
     def ready(self) -> "Engine":
@@ -118,7 +120,9 @@ class Engine:
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""
-        return [Answer(*answer) for answer in self._answer()["answers"]]
+        found = self._answer()
+        self.first_token_s, self.seconds = found["first"], found["seconds"]
+        return [Answer(*answer) for answer in found["answers"]]
 
     def readable(self) -> bool:
         """Return whether an answer has arrived, or arrives within a hundredth of a second."""
@@ -128,6 +132,15 @@ class Engine:
         """Return the answers to prompts, `count` tokens each."""
         self.ask(prompts, count)
         return self.answers()
+
+    def timed(self, prompts: List[List[int]], count: int) -> Tuple[List[Answer], float]:
+        """As generate(), with the time that the engine took."""
+        return self.generate(prompts, count), self.seconds
+
+    def metric(self, name: str) -> float:
+        """Return a counter of vLLM's; disable_log_stats=False must be set."""
+        self._send({"metric": name})
+        return float(self._answer()["value"])
 
     def one_by_one(self, prompts: List[List[int]], count: int) -> List[Answer]:
         """As generate(), each after the one before."""
