@@ -4,8 +4,8 @@
 usage: bench.py [overhead] [gain]
 
   overhead   throughput of one engine on gpool and of one stock engine, which work in turn on the same prompts
-  gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and with
-             a fixed half of its memory each. Half of the prompts of a burst share prefixes with those of the other engine
+  gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
+             with a fixed half of its memory each. Half of the prompts share prefixes, also with the other engine's
 
 Environment: ROUNDS (default 5); ENGINE_SECONDS. The figures are those of a small model on a CPU.
 """
