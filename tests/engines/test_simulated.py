@@ -98,6 +98,17 @@ class OneEngine(Simulated):
         self.assertEqual(engine.cached["c"], 0)
         self.balanced(engine)
 
+    def test_a_burst_of_requests_gets_its_memory_at_once(self) -> None:
+        engine = self.engine()
+        for number in range(8):
+            engine.add(str(number), tokens(number, 60), 2)
+        while len(engine.cached) < 8:
+            self.assertTrue(engine.step())
+        self.assertLessEqual(engine.steps, 3, engine.describe())
+        engine.run()
+        engine.check()
+        self.balanced(engine)
+
     def test_new_pages_are_zeroed(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
             block.view().write(b"\xff" * ((PAGES - 2) * pool.page_bytes))  # NaN in each type
