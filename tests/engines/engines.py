@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from harness import BUILD, Agent
 
@@ -61,8 +61,8 @@ def tokens(seed: int, count: int) -> List[int]:
 
 
 def model(folder: Path, *arguments: str) -> Path:
-    """Write the model, if that was not done before."""
-    if not (folder / "model.safetensors").is_file():
+    """Write the model, if that was not done before; its weights are the last file."""
+    if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
         command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(folder)]
         subprocess.run(command, check=True, timeout=SECONDS)
     return folder
@@ -95,21 +95,34 @@ class Engine:
                 start_new_session=True,
             )
         self._read = b""
+        self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
+        self.seconds = 0.0
+        self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
 
     def ready(self) -> "Engine":
         """Wait until the engine has started."""
         self._answer()
         return self
 
+    def _send(self, asked: Dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def call(self, name: str, *arguments: Any) -> str:
+        """Call a method of vllm.LLM; return why it has failed, or an empty text."""
+        self._send({"call": name, "arguments": arguments})
+        return str(self._answer()["error"])
+
     def ask(self, prompts: List[List[int]], count: int) -> None:
         """Send prompts, which answers() returns."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"prompts": prompts, "tokens": count}).encode() + b"\n")
-        self.process.stdin.flush()
+        self._send({"prompts": prompts, "tokens": count, "adapter": self.adapter})
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""
-        return [Answer(*answer) for answer in self._answer()["answers"]]
+        found = self._answer()
+        self.first_token_s, self.seconds = found["first"], found["seconds"]
+        return [Answer(*answer) for answer in found["answers"]]
 
     def readable(self) -> bool:
         """Return whether an answer has arrived, or arrives within a hundredth of a second."""
@@ -119,6 +132,15 @@ class Engine:
         """Return the answers to prompts, `count` tokens each."""
         self.ask(prompts, count)
         return self.answers()
+
+    def timed(self, prompts: List[List[int]], count: int) -> Tuple[List[Answer], float]:
+        """As generate(), with the time that the engine took."""
+        return self.generate(prompts, count), self.seconds
+
+    def metric(self, name: str) -> float:
+        """Return a counter of vLLM's; disable_log_stats=False must be set."""
+        self._send({"metric": name})
+        return float(self._answer()["value"])
 
     def one_by_one(self, prompts: List[List[int]], count: int) -> List[Answer]:
         """As generate(), each after the one before."""

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """make_model.py - write a small Llama model with random weights (seeded), whose answers do not repeat at once.
 
-usage: make_model.py [--large] FOLDER      --large: of 100 MB and more, with 8 times the dimensions below
+usage: make_model.py [--large | --seed N] FOLDER      --large: of 100 MB and more, with 8 times the dimensions below
+       make_model.py --adapter SEED MODEL FOLDER      write a LoRA adapter for the model in folder MODEL
+
+The tokens of its tokenizer are the words w0 to w511.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import Dict
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, VOCABULARY = 4, 128, 4, 2, 32, 256, 512
 CONFIG = {
@@ -66,13 +72,49 @@ def weights(seed: int, scale: int) -> Dict[str, torch.Tensor]:
     return made
 
 
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer for words that are separated by spaces."""
+    tokenizer = Tokenizer(WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "w1", "eos_token": "w2", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+def write_adapter(seed: int, model: Path, folder: Path) -> None:
+    """Write an adapter of rank 8 for the attention of a model, in PEFT's format."""
+    generator = torch.Generator().manual_seed(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for layer in range(LAYERS):
+        for name, rows in (("q_proj", HEADS * HEAD), ("v_proj", KV_HEADS * HEAD)):
+            path = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            made[f"{path}.lora_A.weight"] = torch.randn(8, HIDDEN, generator=generator)
+            made[f"{path}.lora_B.weight"] = torch.randn(rows, 8, generator=generator) * 0.3
+    save_file(made, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": str(model),
+        "r": 8,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj", "v_proj"],
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
 def main() -> None:
+    if sys.argv[1] == "--adapter":
+        write_adapter(int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+        return
     folder, scale = Path(sys.argv[-1]), 8 if sys.argv[1] == "--large" else 1
+    seed = int(sys.argv[2]) if sys.argv[1] == "--seed" else 1
     folder.mkdir(parents=True, exist_ok=True)
     config = {**CONFIG, "hidden_size": HIDDEN * scale, "intermediate_size": INNER * scale}
     config["num_attention_heads"] = HEADS * scale
     (folder / "config.json").write_text(json.dumps(config, indent=1))
-    save_file(weights(1, scale), folder / "model.safetensors", {"format": "pt"})
+    write_tokenizer(folder)
+    save_file(weights(seed, scale), folder / "model.safetensors", {"format": "pt"})
 
 
 if __name__ == "__main__":

@@ -98,6 +98,17 @@ class OneEngine(Simulated):
         self.assertEqual(engine.cached["c"], 0)
         self.balanced(engine)
 
+    def test_a_burst_of_requests_gets_its_memory_at_once(self) -> None:
+        engine = self.engine()
+        for number in range(8):
+            engine.add(str(number), tokens(number, 60), 2)
+        while len(engine.cached) < 8:
+            self.assertTrue(engine.step())
+        self.assertLessEqual(engine.steps, 3, engine.describe())
+        engine.run()
+        engine.check()
+        self.balanced(engine)
+
     def test_new_pages_are_zeroed(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
             block.view().write(b"\xff" * ((PAGES - 2) * pool.page_bytes))  # NaN in each type
@@ -125,6 +136,16 @@ class OneEngine(Simulated):
         engine.add("b", tokens(1, 300), 5)
         engine.run()
         engine.check()
+        # vLLM's own reset counts the blocks that are in use, and so do its metrics.
+        engine.add("c", tokens(2, 300), 40)
+        for _ in range(10):
+            engine.step()
+        self.assertGreater(engine.balloon.pool.get_usage(), 0)
+        self.assertTrue(engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True))
+        self.assertEqual(engine.balloon.pool.get_usage(), 0)
+        engine.run()
+        engine.check()
+        self.assertEqual(engine.balloon.pool.get_usage(), 0)
         # The objects are still published, and are mapped again.
         self.assertEqual(engine.cached["b"], 300 // CHUNK_TOKENS * CHUNK_TOKENS)
         self.balanced(engine)

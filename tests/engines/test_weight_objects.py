@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import types
 import unittest
+from typing import List
 
 import torch
 from torch import nn
@@ -22,6 +25,9 @@ class Model(nn.Module):
         self.small = nn.Parameter(torch.randn(7, 5).to(torch.bfloat16), requires_grad=False)
         self.empty = nn.Parameter(torch.empty(0), requires_grad=False)
         self.register_buffer("table", torch.arange(1000).reshape(10, 100).t(), persistent=False)
+        self.register_buffer("step", torch.tensor(0.5))
+        self.scale = torch.tensor(0.1)  # neither a parameter nor a buffer
+        self.first.none = torch.tensor([], dtype=torch.bfloat16)
 
 
 class WeightObjects(AgentTest):
@@ -32,25 +38,75 @@ class WeightObjects(AgentTest):
         made = _weights._publish(self.pool, "weights", model, False)
         self.assertEqual(made.info().pages, 1)  # the tensor with two names is there once
         self.assertRaises(gpool.Stale, _weights._publish, self.pool, "weights", model, False)
-        _weights._use(model, made)
+        published: List[int] = []
+
+        def publish() -> None:
+            published.append(1)
+            _weights._publish(self.pool, "weights", original, False).close()
+
+        weights = _weights.Weights(self.pool, made, publish)
+        original = copy.deepcopy(model)
+        _weights._assign(model, weights, _weights._entries(made))
+        made.close()
         with torch.device("meta"):
             other = Model()
         self.assertIn("table", _weights._meta_tensors(other))
         opened = self.pool.open_object("weights")
-        _weights._assign(other, opened, _weights._entries(opened))
+        second = _weights.Weights(self.pool, opened, publish)
+        _weights._assign(other, second, _weights._entries(opened))
+        self.assertEqual(sorted(_weights._meta_tensors(other)), [".scale", "first.none"])
+        _weights._set_constants(other, _weights._constants(opened), torch.device("cpu"))
         self.assertEqual(_weights._meta_tensors(other), [])
-        begin, size = opened.address()
-        for name, _, tensor in _weights._tensors(other):
+        self.assertTrue(torch.equal(other.scale, model.scale))
+        self.assertEqual(other.first.none.dtype, torch.bfloat16)
+        begin, size = second._range.address, second._range.nbytes
+        for name, is_parameter, tensor in _weights._tensors(other):
             self.assertTrue(torch.equal(tensor, expected[name]), name)
             self.assertEqual(tensor.dtype, expected[name].dtype)
-            self.assertTrue(not tensor.numel() or begin <= tensor.data_ptr() < begin + size, name)
+            if tensor.numel():
+                self.assertEqual(begin <= tensor.data_ptr() < begin + size, is_parameter, name)
+        other.step.fill_(2)  # as vLLM does
+        self.assertEqual(float(model.step), 0.5)
         self.assertEqual(other.first.weight.data_ptr(), other.second.weight.data_ptr())
         self.assertTrue(torch.equal(model.first(torch.ones(300)), other.first(torch.ones(300))))
-        self.assertRaises(gpool.Busy, opened.close)
-        del model, other, tensor
-        self.pool.delete_object("weights")
-        made.close()
         opened.close()
+        self.sleeps(model, weights, second, published)
+        self.assertTrue(torch.equal(model.first(torch.ones(300)), original.first(torch.ones(300))))
+
+    def sleeps(self, model: Model, weights: _weights.Weights, second: _weights.Weights, published: List[int]) -> None:
+        address = model.first.weight.data_ptr()
+        weights.sleep()
+        self.agent.evict()  # not the object, which the other one has open
+        weights.wake()
+        weights.sleep()
+        second.sleep()
+        weights.wake()  # maps what was kept
+        self.assertEqual((published, model.first.weight.data_ptr()), ([], address))
+        weights.sleep()
+        with self.pool.alloc(64):
+            self.assertRaises(gpool.NoRoom, weights.wake)
+            self.assertTrue(weights.asleep)
+        weights.wake()
+        self.assertEqual(len(published), 2)
+        self.assertFalse(weights.asleep)
+        weights.sleep()
+        self.pool.delete_object("weights")
+        with self.pool.create_object("weights", gpool.ObjectClass.EPHEMERAL) as draft:
+            draft.alloc(1)
+            draft.publish()
+        self.assertRaisesRegex(RuntimeError, "has other weights now", weights.wake)
+        self.pool.delete_object("weights")
+        weights._publish()
+        weights.wake()
+
+    def test_what_cannot_be_shared_is_refused(self) -> None:
+        model = Model()
+        model.large = torch.zeros(_weights.CONSTANT_MOST + 1)
+        self.assertRaisesRegex(
+            RuntimeError, r"tensor \.large has 257 elements", _weights._publish, self.pool, "large", model, False
+        )
+        model.large, model.helper = torch.zeros(0), types.SimpleNamespace(hidden=torch.zeros(1, device="meta"))
+        self.assertEqual(_weights._meta_tensors(model), [".helper.hidden"])
 
     def test_false_descriptions_are_refused(self) -> None:
         good = {"name": "first.weight", "is_parameter": True, "dtype": "float32", "shape": [2, 2], "offset": 0}

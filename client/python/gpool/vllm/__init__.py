@@ -8,23 +8,25 @@ Works with one minor version of vLLM (gpool.vllm._version). client/python/README
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._adapters import publish_adapter
 from ._plugin import register
 
 if TYPE_CHECKING:
     from ._connector import GpoolConnector
+    from ._sleep import Worker
 
-__all__ = ["GpoolConnector", "register"]
+__all__ = ["GpoolConnector", "Worker", "publish_adapter", "register"]
+_MODULES = {"GpoolConnector": "._connector", "Worker": "._sleep"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the connector at its first use, after the check of vLLM's version. Raises ImportError: another version."""
-    if name != "GpoolConnector":
+    """Import a class at its first use, after the check of vLLM's version. Raises ImportError: another version."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'gpool.vllm' has no attribute '{name}'")
     from ._version import check_version
 
     check_version()
-    from ._connector import GpoolConnector
-
-    return GpoolConnector
+    return getattr(importlib.import_module(_MODULES[name], __name__), name)

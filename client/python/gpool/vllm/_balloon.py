@@ -94,7 +94,7 @@ class Balloon:
             self._hold(chunk)
             self._in[State.OUT].add(chunk)
             self._out.append(chunk)
-        pool.touch(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # behind the last chunk: never used
+        self._take(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # behind the last chunk: never used
 
     # ---- chunks ----
 
@@ -133,13 +133,19 @@ class Balloon:
             record.shared = False
             heapq.heappush(self._out, chunk)
 
+    def _take(self, blocks: List[KVCacheBlock]) -> None:
+        """Take blocks from vLLM, also out of the number of blocks by which it computes how many are in use."""
+        self.pool.touch(blocks)
+        self.pool.num_gpu_blocks -= len(blocks)
+
     def _hold(self, chunk: int) -> None:
-        self.pool.touch(self.blocks(chunk))
+        self._take(self.blocks(chunk))
 
     def _release(self, chunk: int) -> None:
         """Give the blocks to vLLM; those that are not cached are the next ones that it uses, in their order."""
         self._set(chunk, State.LIVE)
         self.pool.free_blocks(self.blocks(chunk))
+        self.pool.num_gpu_blocks += self.geometry.chunk_blocks
 
     def _forget(self, chunk: int) -> None:
         """Take the blocks out of vLLM's prefix cache."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Tuple
 
+from ._adapters import register_resolver
 from ._version import mismatch
 
 logger = logging.getLogger("vllm.gpool")
@@ -28,14 +29,19 @@ OVERRIDES: Tuple[Override, ...] = (
         "The connector needs all layers of a block side by side (BLHNC). The CPU kernels take any stride between "
         "blocks, but the backend declares only LBHNC. Set on the CPU platform only; LBHNC remains the first choice.",
     ),
+    Override(
+        "block pool of the scheduler: num_gpu_blocks",
+        "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it "
+        "prints, and which must be none when it resets its prefix cache.",
+    ),
 )
 """all attributes of vLLM that this package replaces; nothing else of vLLM is changed"""
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES and register the model loader. With another minor version of vLLM, log why not.
+    """Set the attributes of OVERRIDES; register the model loader and the resolver of adapters.
 
-    May be called several times.
+    With another minor version of vLLM, log why not. May be called several times.
     """
     why = mismatch()
     if why:
@@ -46,6 +52,7 @@ def register() -> None:
     if current_platform.is_cpu():
         _declare_cpu_layouts()
     _register_loader()
+    register_resolver()
 
 
 def _declare_cpu_layouts() -> None:

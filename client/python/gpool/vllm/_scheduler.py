@@ -53,6 +53,7 @@ class Scheduler:
         self._admitted: Set[str] = set()
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
+        self._promised = 0  # blocks that waiting requests need which this step has put off
         self._dirty = True
         self._settled = False
         self._yield_until = 0.0
@@ -87,6 +88,7 @@ class Scheduler:
         self.balloon = Balloon(manager.block_pool, self.geometry, self._workers)
         self._block_tokens = self._config.cache_config.block_size
         self._groups = len(self._kv.kv_cache_groups)
+        self._step_blocks = self._config.scheduler_config.max_num_batched_tokens // self._block_tokens * self._groups
         self._simple = self._groups == 1 and manager.block_pool.hash_block_size == self._block_tokens
         why = self._why_not_share()
         if why and self._settings.share:
@@ -134,7 +136,9 @@ class Scheduler:
         missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
         self._need = max(self._need, missing)
         if self.balloon.pool.get_num_free_blocks() < missing and self.balloon.can_grow:
-            self.balloon.grow(missing)
+            # Together with those before it in this step, but not for more of them than a step can compute.
+            self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)))
+            self._promised += missing
             return None
         if self._sharing is not None:
             self.balloon.arrange(computed // self._block_tokens, missing - 1)
@@ -186,7 +190,7 @@ class Scheduler:
             if time.monotonic() >= self._yield_until:
                 balloon.grow(spare)
         self._dirty = False
-        self._need = self._short = 0
+        self._need = self._short = self._promised = 0
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
 

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""bench.py - measure vLLM on gpool beside stock vLLM; `make bench-engines` runs it in build/engines.
+
+usage: bench.py [overhead] [gain]
+
+  overhead   throughput of one engine on gpool and of one stock engine, which work in turn on the same prompts
+  gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
+             with a fixed half of its memory each. Half of the prompts share prefixes, also with the other engine's
+
+Environment: ROUNDS (default 5); ENGINE_SECONDS. The figures are those of a small model on a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1] / "client" / "python"), str(HERE / "startup")])
+
+from engines import BUILD, Engine, model, tokens  # noqa: E402
+
+from harness import Agent  # noqa: E402
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+PAGE = 512 << 10
+PAGES = 48
+BURST, PROMPT, PREFIX, ANSWER = 16, 400, 256, 60
+
+
+def machine() -> str:
+    """Describe the machine and its load."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+
+
+def overhead() -> None:
+    """Print the throughput of both engines, and the median of the rounds' ratios."""
+    agent = Agent(pool=f"name=p0,backend=host,size=128MiB,page_size={PAGE >> 10}KB,reserved=0")
+    path = model(BUILD / "engines-model")
+    engines = {"stock": Engine(path, None), "gpool": Engine(path, agent.directory)}
+    try:
+        rates: Dict[str, List[float]] = {name: [] for name in engines}
+        for number in range(-1, ROUNDS):  # the first one warms up
+            prompts = [tokens(1000 * number + each, 200) for each in range(32)]
+            for name in sorted(engines, reverse=number % 2 == 0):
+                engine = engines[name]
+                if number < 0:
+                    engine.ready()
+                answers, seconds = engine.timed(prompts, ANSWER)
+                if number >= 0:
+                    rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
+        for name, found in rates.items():
+            print(f"  {name}: {statistics.median(found):.0f} tokens/s, from {min(found):.0f} to {max(found):.0f}")
+        ratio = statistics.median(one / two for one, two in zip(rates["gpool"], rates["stock"]))
+        print(f"  gpool / stock: {ratio:.3f}, median of {ROUNDS} rounds")
+    finally:
+        for engine in engines.values():
+            engine.stop()
+        agent.stop()
+
+
+def bursts(number: int) -> Tuple[List[List[int]], List[List[int]]]:
+    """Return the prompts of a round for both engines; either may be empty."""
+    made: List[List[List[int]]] = []
+    for engine in range(2):
+        prompts = []
+        for each in range(BURST):
+            unique = tokens(100000 * number + 1000 * engine + each, PROMPT)
+            prompts.append(tokens(number * 7 + each // 4, PREFIX) + unique[PREFIX:] if each % 2 else unique)
+        made.append(prompts if number % 3 in (engine, 2) else [])
+    return made[0], made[1]
+
+
+def gain() -> None:
+    """Print the times to the first token, preemptions and hit rate of each way to divide the memory."""
+    path = model(BUILD / "engines-model")
+    options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": BURST}
+    for name, share in (("fixed halves", None), ("elastic pool", False), ("elastic pool, shared prefixes", True)):
+        agent = Agent(pool=f"name=p0,backend=host,size={PAGES * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+        if share is None:
+            engines = [Engine(path, None, kv_cache_memory_bytes=PAGES * PAGE // 2, **options) for _ in range(2)]
+        else:
+            extra = {"share": share}
+            engines = [
+                Engine(path, agent.directory, extra, kv_cache_memory_bytes=PAGES * PAGE, **options) for _ in range(2)
+            ]
+        try:
+            for engine in engines:
+                engine.ready()
+            times: List[float] = []
+            cached = asked = 0
+            for number in range(3 * ROUNDS):
+                working = [(engine, prompts) for engine, prompts in zip(engines, bursts(number)) if prompts]
+                for engine, prompts in working:
+                    engine.ask(prompts, ANSWER)
+                for engine, prompts in working:
+                    answers = engine.answers()
+                    times += engine.first_token_s
+                    cached += sum(answer.cached for answer in answers)
+                    asked += sum(map(len, prompts))
+            times.sort()
+            preemptions = sum(engine.metric("vllm:num_preemptions") for engine in engines)
+            print(
+                f"  {name}: time to first token {statistics.mean(times) * 1000:.0f} ms, "
+                f"p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; {preemptions:.0f} preemptions; "
+                f"{100 * cached / asked:.1f} % of the tokens cached"
+            )
+        finally:
+            for engine in engines:
+                engine.stop()
+            agent.stop()
+
+
+def main() -> None:
+    print(machine())
+    for name in sys.argv[1:] or ["overhead", "gain"]:
+        print(name, flush=True)
+        {"overhead": overhead, "gain": gain}[name]()
+
+
+if __name__ == "__main__":
+    main()
