@@ -40,7 +40,7 @@ static size_t round_up(size_t bytes, size_t to)
 	return (bytes + to - 1) / to * to;
 }
 
-/* Create a sealable memfd of `bytes`. Only the user of its creator can open it through /proc. */
+/* Create a memfd of `bytes` bytes that can be sealed. Through /proc, only its creator's user and root can open it. */
 static int segment_memfd(const char *name, size_t bytes, int *fd)
 {
 	int error;

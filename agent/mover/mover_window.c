@@ -7,7 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Take the handles that the keeper holds for this pool. If all share one descriptor, it is that of the first one. */
+/*
+ * Take the handles that the keeper holds for this pool. If all handles are in one file, the keeper holds only handle 0,
+ * and the others use its descriptor with larger offsets.
+ */
 static int handles_fill(struct mover_window *window, const struct module_start *start)
 {
 	uint32_t found = 0;

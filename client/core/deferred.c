@@ -12,8 +12,8 @@ enum {
 	 */
 	CLAIM_TRIES = 1000,
 	/*
-	 * number of blocks waiting for pins that a sweep checks; only a safety net, since each unpin checks its own
-	 * block
+	 * maximum number of blocks of this list that a sweep checks: freed or unpinned blocks that other threads have
+	 * pinned. This is only a safeguard, since the last unpin also checks its block
 	 */
 	PIN_LOOKS = 8,
 };

@@ -580,7 +580,8 @@ GPOOL_API int gpool_lora_scheduler_schedule(
  * @requests: [most] receives the numbers: overdue requests first, then requests whose adapters are resident, then those
  *            whose adapters are being loaded, then the others, each group in order of arrival
  *
- * Return: the number of requests, -ECHILD. Cost: four times that of gpool_lora_scheduler_schedule().
+ * Return: the number of requests in `requests`, or -ECHILD. Cost: four passes over the waiting requests; a lock and a
+ * pin for each of their adapters.
  */
 GPOOL_API int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t *requests, uint32_t most);
 

@@ -1,9 +1,9 @@
 /*
  * test_client_lora.c - adapters of real processes on a real agent.
  *
- * Goal: the weights that kernels find by gpool_lora_weights() are those of the files, no matter which engine loaded
- * them, and from PEFT files as well as converted ones. Acquired adapters stay; others are evicted and loaded again. A
- * refusal reports its reason. A process that dies during a load leaves no pages behind.
+ * Goal: the weights that kernels find through gpool_lora_weights() are equal to those in the files. This holds for each
+ * engine that loaded them, and for PEFT files and converted files. Acquired adapters remain resident; others are
+ * evicted and loaded again. A refusal reports its reason. A process that dies during a load leaves no pages behind.
  *
  * Method: generated adapters, and a gpoold on host memory. Every element of every matrix is compared.
  */

@@ -4,8 +4,9 @@
  * Goal: the next standby gets the role with a higher token once the holder's process is dead, and never before. Order,
  * timeouts, limits and rights are those of gpool.h.
  *
- * Method: real processes execute orders from a socket, and are killed, stopped or disconnected. A crowd of processes is
- * killed at random; each process that enters the critical section checks that no other is inside.
+ * Method: real processes execute commands from a socket, and are killed, stopped or disconnected. In another test,
+ * several processes compete for one role, and randomly selected ones are killed and replaced. Each process that
+ * acquires the role checks that no other process holds it.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

@@ -76,7 +76,10 @@ static bool told_to_run(void)
 	return atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN;
 }
 
-/* Pause the calling thread of a worker with `threads` threads. Returns when the pause ends. */
+/*
+ * Count `threads` threads of a worker as paused, and sleep until the command is LEAVE. The caller is one of these
+ * threads; the others have ended.
+ */
 static void stand(uint32_t slot, uint32_t threads)
 {
 	atomic_fetch_add(&stage->standing[slot], threads);

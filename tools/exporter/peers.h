@@ -37,8 +37,8 @@ void peers_destroy(struct peers *peers);
 bool peers_admit(struct peers *peers, const struct sockaddr *address);
 
 /*
- * peer_open() - add a new connection, as a waiting peer. `fd` must be valid until peer_close(). NULL: out of memory;
- * the other functions accept NULL and do nothing.
+ * peer_open() - add a new connection, as a waiting peer. `fd` must be valid until peer_close(). Return NULL if out of
+ * memory, after shutting down the connection. peer_close() and the three functions below ignore a peer that is NULL.
  */
 struct peer *peer_open(struct peers *peers, int fd, const struct sockaddr *address);
 void peer_close(struct peers *peers, struct peer *peer);

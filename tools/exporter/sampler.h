@@ -3,7 +3,7 @@
  *
  * The sampler attaches to each pool as an observer, and attaches again after a restart of gpoold. If only the agent
  * restarts, it waits. Concurrent callers share an answer, and an answer younger than SAMPLE_MS is returned again. The
- * agent therefore receives at most 1000 / SAMPLE_MS requests per second, for any number of viewers.
+ * agent therefore receives the requests of at most 1000 / SAMPLE_MS samples per second, for any number of viewers.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_SAMPLER_H
 #define GPOOL_TOOLS_EXPORTER_SAMPLER_H

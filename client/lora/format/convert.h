@@ -1,9 +1,9 @@
 /*
  * convert.h - convert the weights of a safetensors file to images of an adapter's pages.
  *
- * Pages can be made one by one, in any order; in ascending order, the file is read about once. A weight that is not
- * finite, or that overflows in the layout's element, is refused with its position, because it would make every result
- * of the adapter wrong.
+ * Pages can be converted individually and in any order; in ascending order, each part of the file is read about once. A
+ * weight that is infinite, not a number, or too large for the layout's element type is rejected, because it would make
+ * every result of the adapter wrong. The reason contains its position.
  */
 #ifndef GPOOL_CLIENT_LORA_CONVERT_H
 #define GPOOL_CLIENT_LORA_CONVERT_H
