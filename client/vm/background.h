@@ -10,7 +10,10 @@
 
 #include "client/core/pool.h"
 
-/* A task, in the owner's memory. The owner sets run and period_ms before background_add(). */
+/*
+ * A task, in the owner's memory. The owner sets run and period_ms before background_add(); afterwards only the task
+ * itself may change period_ms.
+ */
 struct background_task {
 	void (*run)(struct background_task *task);
 	uint32_t period_ms; /* also run the task this time after its last run; 0: run it only after a wake */

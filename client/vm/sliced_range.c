@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RETRY_MS = 200 };
+
 struct gpool_sliced_range {
 	struct background_task task; /* first field, so that the task's address is that of the sliced range */
 	struct gpool *pool;
@@ -82,6 +84,7 @@ static void work_end(struct gpool_sliced_range *sliced, uint32_t block, bool the
 	pthread_mutex_unlock(&sliced->lock);
 }
 
+/* If the pool refuses a block, the task tries again after RETRY_MS, since nothing wakes it when pages become free. */
 static void sliced_work(struct background_task *task)
 {
 	struct gpool_sliced_range *sliced = (struct gpool_sliced_range *)task;
@@ -106,6 +109,7 @@ static void sliced_work(struct background_task *task)
 				brought = elastic_commit(elastic, &pages, 0, true);
 			ranges_leave(ranges);
 		}
+		task->period_ms = block != UINT32_MAX && brought < 0 ? RETRY_MS : 0;
 		if (block != UINT32_MAX)
 			work_end(sliced, block, brought >= 0);
 	}

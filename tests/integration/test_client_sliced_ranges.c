@@ -323,6 +323,28 @@ static void test_read_ahead_evicts_nothing(void **state)
 	gpool_close(other);
 }
 
+/* Read-ahead that the full pool refused is done when pages are free, without another call. */
+static void test_read_ahead_later(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	struct gpool_sliced_range *sliced;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	other = open_worker();
+	assert_int_equal(squat(other, blocks, PAGES), PAGES);
+	sliced = made(pool, 1, 2);
+	/* background_hold() returns after the task's first run. */
+	background_hold(pool);
+	assert_int_equal(info_of(sliced).ready, 0);
+	background_go_on(pool);
+	gpool_close(other);
+	AWAIT(info_of(sliced).ready == 2);
+	gpool_close(pool);
+}
+
 /* Let the n-th call of each kind fail, in the call or in the background. */
 static void test_driver_faults(void **state)
 {
@@ -578,6 +600,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_read_ahead, stop),
 		cmocka_unit_test_teardown(test_read_ahead_large_handles, stop),
 		cmocka_unit_test_teardown(test_read_ahead_evicts_nothing, stop),
+		cmocka_unit_test_teardown(test_read_ahead_later, stop),
 		cmocka_unit_test_teardown(test_driver_faults, stop),
 		cmocka_unit_test_teardown(test_sleeps, stop),
 		cmocka_unit_test_teardown(test_destroyed_under_fences, stop),
