@@ -7,6 +7,7 @@
 
 #include "client/vm/elastic.h"
 #include "tests/integration/spill_view.h"
+#include "tests/lib/unwatched.h"
 
 enum { PAGE_BYTES = 512 << 10, SPARSE = 4096 };
 
@@ -117,7 +118,7 @@ static inline uint32_t squat(struct gpool *pool, struct gpool_block *blocks, uin
 		uint64_t address;
 
 		assert_int_equal(gpool_address(pool, &blocks[count], &address), 0);
-		memset((void *)(uintptr_t)address, 0xee, PAGE_BYTES);
+		spoil(address, PAGE_BYTES);
 		count++;
 	}
 	return count;

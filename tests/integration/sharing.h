@@ -20,6 +20,7 @@
 #include "shm/monotonic.h"
 #include "shm/timeline.h"
 #include "tests/integration/life.h"
+#include "tests/lib/unwatched.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -396,7 +397,7 @@ static inline void taken_spoil(void)
 		uint64_t address = 0;
 
 		assert_int_equal(gpool_address(taker, &taken[i], &address), 0);
-		memset((void *)(uintptr_t)address, 0xee, gpool_page_bytes(taker));
+		spoil(address, gpool_page_bytes(taker));
 	}
 }
 

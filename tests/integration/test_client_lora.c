@@ -13,6 +13,7 @@
 #include "shm/pins.h"
 #include "tests/integration/life.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/unwatched.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <errno.h>
@@ -107,7 +108,7 @@ static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank
 }
 
 /* Return the number of elements that differ from the file as bf16, to which mixed files are converted. */
-static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
+UNWATCHED static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	const struct rig *rig = &rigs[adapter];
 	uint64_t wrong = 0;

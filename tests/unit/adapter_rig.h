@@ -6,6 +6,7 @@
 
 #include "client/lora/format/peft.h"
 #include "cuda/kernels/element.h"
+#include "tests/lib/unwatched.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -32,14 +33,14 @@ struct rig {
 
 static uint64_t rig_state = 1;
 
-static inline uint32_t rig_random(uint32_t below)
+UNWATCHED static inline uint32_t rig_random(uint32_t below)
 {
 	rig_state = rig_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return (uint32_t)((rig_state >> 33) % below);
 }
 
 /* Return a random value with about a normal distribution and deviation 1. */
-static inline float rig_normal(void)
+UNWATCHED static inline float rig_normal(void)
 {
 	float sum = 0;
 
@@ -101,7 +102,8 @@ static inline void rig_make(struct rig *rig, const struct rig_module *modules, u
 	}
 }
 
-static inline void rig_put(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index, float value)
+UNWATCHED static inline void rig_put(
+	const struct rig *rig, const struct peft_matrix *matrix, uint64_t index, float value)
 {
 	uint16_t half;
 
@@ -115,7 +117,7 @@ static inline void rig_put(const struct rig *rig, const struct peft_matrix *matr
 }
 
 /* Return one element of a matrix, as stored in the file. */
-static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
+UNWATCHED static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
 	uint16_t half;
 	float value;
@@ -128,7 +130,8 @@ static inline float rig_get(const struct rig *rig, const struct peft_matrix *mat
 	return matrix->type == SAFETENSORS_F16 ? float_of_f16(half) : float_of_bf16(half);
 }
 
-static inline void rig_fill_matrix(const struct rig *rig, const struct peft_matrix *matrix, float (*value)(void))
+UNWATCHED static inline void rig_fill_matrix(
+	const struct rig *rig, const struct peft_matrix *matrix, float (*value)(void))
 {
 	for (uint64_t i = 0; i < matrix->bytes / safetensors_type_bytes(matrix->type); i++)
 		rig_put(rig, matrix, i, value());

@@ -24,6 +24,7 @@
 
 #include "cuda/gpu.h"
 #include "cuda/kernels/lora.h"
+#include "tests/lib/unwatched.h"
 
 enum { RIG_BLOCKS_MAX = 8192 };
 
@@ -46,7 +47,7 @@ struct rig {
 	uint64_t random;
 };
 
-static inline uint32_t rig_random(struct rig *rig)
+UNWATCHED static inline uint32_t rig_random(struct rig *rig)
 {
 	rig->random ^= rig->random << 13;
 	rig->random ^= rig->random >> 7;
@@ -55,7 +56,7 @@ static inline uint32_t rig_random(struct rig *rig)
 }
 
 /* Return a random value with about a normal distribution and deviation 1. */
-static inline float rig_normal(struct rig *rig)
+UNWATCHED static inline float rig_normal(struct rig *rig)
 {
 	float sum = 0;
 
@@ -166,12 +167,12 @@ struct layer {
 	uint16_t *y_before;
 };
 
-static inline float layer_float(const struct layer *layer, uint16_t bits)
+UNWATCHED static inline float layer_float(const struct layer *layer, uint16_t bits)
 {
 	return layer->shape.element == ELEMENT_F16 ? float_of_f16(bits) : float_of_bf16(bits);
 }
 
-static inline uint16_t layer_bits(const struct layer *layer, float value)
+UNWATCHED static inline uint16_t layer_bits(const struct layer *layer, float value)
 {
 	return layer->shape.element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
@@ -228,7 +229,7 @@ static inline struct lora_adapter *layer_entry(const struct layer *layer, uint32
 	return (struct lora_adapter *)layer->adapters.host + index * (1 + layer->shape.others);
 }
 
-static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t rank)
+UNWATCHED static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t rank)
 {
 	struct layer_shape *shape = &layer->shape;
 	uint64_t a_count = (uint64_t)rank * shape->in, b_count = (uint64_t)rank * shape->out;
@@ -252,7 +253,7 @@ static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t r
 }
 
 /* Create a layer. `ranks` has adapter_count elements. Rows of x and y are longer than their used part. */
-static inline void layer_init(
+UNWATCHED static inline void layer_init(
 	struct layer *layer, struct rig *rig, const struct layer_shape *shape, const uint32_t *ranks)
 {
 	uint32_t x_stride = (shape->in + 15) / 8 * 8, y_stride = (shape->out + 15) / 8 * 8;
@@ -364,7 +365,7 @@ static inline const uint16_t *layer_y_before(const struct layer *layer, uint32_t
 /*
  * Return the error of one token's row against float64, relative to the row. Both are square roots of sums of squares.
  */
-static inline double token_error(const struct layer *layer, uint32_t token, uint32_t adapter)
+UNWATCHED static inline double token_error(const struct layer *layer, uint32_t token, uint32_t adapter)
 {
 	const struct layer_shape *shape = &layer->shape;
 	const uint16_t *x = layer_x(layer, token), *y = layer_y(layer, token), *before = layer_y_before(layer, token);

@@ -32,6 +32,7 @@
 #include "agent/mover/mover.h"
 #include "agent/spill/mover_queue.h"
 #include "cuda/gpu.h"
+#include "tests/lib/unwatched.h"
 
 enum {
 	PAGE_BYTES = 1 << 20, /* two requests of io_uring per page */
@@ -73,15 +74,25 @@ static inline uint8_t *rig_slot(struct rig *rig, uint32_t slot)
 	return rig->memory + (size_t)slot * PAGE_BYTES;
 }
 
-/* Write bytes that differ on every page for every seed. */
-static inline void pattern_write(uint8_t *bytes, uint64_t seed)
+static inline uint64_t pattern_start(uint64_t seed)
 {
-	uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
+	return seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+static inline uint64_t pattern_next(uint64_t x)
+{
+	x ^= x << 13;
+	x ^= x >> 7;
+	return x ^ x << 17;
+}
+
+/* Write bytes that differ on every page for every seed. */
+UNWATCHED static inline void pattern_write(uint8_t *bytes, uint64_t seed)
+{
+	uint64_t x = pattern_start(seed);
 
 	for (size_t i = 0; i < PAGE_BYTES / sizeof(x); i++) {
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
+		x = pattern_next(x);
 		memcpy(bytes + i * sizeof(x), &x, sizeof(x));
 	}
 }
@@ -94,12 +105,16 @@ static inline uint64_t pattern_checksum(uint64_t seed)
 	return XXH3_64bits(bytes, PAGE_BYTES);
 }
 
-static inline bool pattern_is(const uint8_t *bytes, uint64_t seed)
+UNWATCHED static inline bool pattern_is(const uint8_t *bytes, uint64_t seed)
 {
-	static uint8_t wanted[PAGE_BYTES];
+	uint64_t x = pattern_start(seed);
 
-	pattern_write(wanted, seed);
-	return memcmp(bytes, wanted, PAGE_BYTES) == 0;
+	for (size_t i = 0; i < PAGE_BYTES / sizeof(x); i++) {
+		x = pattern_next(x);
+		if (memcmp(bytes + i * sizeof(x), &x, sizeof(x)) != 0)
+			return false;
+	}
+	return true;
 }
 
 static inline bool is_zero(const uint8_t *bytes)
