@@ -142,24 +142,27 @@ static uint32_t nodes_found(const struct model *model, uint32_t tokens)
 	return found;
 }
 
-static bool is_held(int32_t block)
+/* Set held[i] for each block i that is in a table. */
+static void held_blocks(bool *held)
 {
+	memset(held, 0, MODEL_BLOCKS * sizeof(*held));
 	for (int i = 0; i < MODELS; i++) {
 		uint32_t count = 0;
 		const int32_t *blocks = models[i].number ? table_of(models[i].number, &count) : NULL;
 
 		for (uint32_t j = 0; j < count; j++)
-			if (blocks[j] == block)
-				return true;
+			held[blocks[j]] = true;
 	}
-	return false;
 }
 
 /* Record that a sequence has released these blocks, the last one first. */
 static void blocks_left(const int32_t *blocks, uint32_t count)
 {
+	bool held[MODEL_BLOCKS];
+
+	held_blocks(held);
 	while (count-- > 0)
-		if (nodes[blocks[count]].content && !is_held(blocks[count]))
+		if (nodes[blocks[count]].content && !held[blocks[count]])
 			nodes[blocks[count]].stamp = ++stamps;
 }
 
@@ -218,10 +221,12 @@ static void nodes_follow(void)
 {
 	struct gpool_kv_stats found = {.size = sizeof(found)};
 	uint32_t cached = 0;
+	bool held[MODEL_BLOCKS];
 
 	/* An evicted block may be in use again, without a key. */
+	held_blocks(held);
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
-		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && is_held(block))
+		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && held[block])
 			nodes[block].stamp = 0;
 	assert_int_equal(gpool_kv_stats(kv, &found), 0);
 	if (lost < found.prefix_lost) {

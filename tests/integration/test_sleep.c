@@ -61,17 +61,18 @@ static uint64_t words_of(struct gpool_range *range)
 static void fill(struct gpool_range *range, uint64_t content)
 {
 	volatile uint64_t *words = (volatile uint64_t *)(uintptr_t)address_of(range);
+	uint64_t count = words_of(range);
 
-	for (uint64_t i = 0; i < words_of(range); i += STEP)
+	for (uint64_t i = 0; i < count; i += STEP)
 		words[i] = content << 32 | i;
 }
 
 static uint64_t wrong_words(struct gpool_range *range, uint64_t content)
 {
 	const volatile uint64_t *words = (const volatile uint64_t *)(uintptr_t)address_of(range);
-	uint64_t wrong = 0;
+	uint64_t count = words_of(range), wrong = 0;
 
-	for (uint64_t i = 0; i < words_of(range); i += STEP)
+	for (uint64_t i = 0; i < count; i += STEP)
 		wrong += words[i] != (content << 32 | i);
 	return wrong;
 }
