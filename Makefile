@@ -221,11 +221,14 @@ test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)
 test_http_LIBS := $(exporter_LIBS)
 
+# LLVM's linker takes half of the time, and hundreds of test programs are linked.
+TEST_LDFLAGS := $(if $(shell command -v ld.lld),-fuse-ld=lld)
+
 # Test programs may use the code of agent, client and tools/lib, without the main() of the agent.
 define test_rule
 $(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) $$(TEST_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
 		$(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a $$(TEST_LIBS) $$($(2)_LIBS)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))

@@ -127,7 +127,8 @@ static inline struct running poolctl_start_as(char *const *arguments, uid_t uid)
 	assert_int_equal(pipe2(out, O_CLOEXEC), 0);
 	assert_int_equal(pipe2(err, O_CLOEXEC), 0);
 	fflush(NULL);
-	running.pid = fork();
+	/* After vfork(), setuid() would also change the threads of this process. */
+	running.pid = uid ? fork() : vfork();
 	assert_true(running.pid >= 0);
 	if (running.pid == 0)
 		exec_poolctl(arguments, out[1], err[1], uid);
@@ -154,7 +155,7 @@ static inline struct running poolctl_start_at(char *const *arguments, int out, i
 
 	assert_int_equal(pipe2(err, O_CLOEXEC), 0);
 	fflush(NULL);
-	running.pid = fork();
+	running.pid = vfork();
 	assert_true(running.pid >= 0);
 	if (running.pid == 0)
 		exec_poolctl(arguments, out, err[1], 0);

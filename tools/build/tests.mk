@@ -67,7 +67,7 @@ driver-double: $(B)/tests/driver/libcuda.so.1 $(B)/tests/driver/libnvidia-ml.so.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
 $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ -lcjson $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) $$(TEST_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ -lcjson $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
