@@ -157,6 +157,31 @@ static void test_a_signal_leaves_nothing(void **state)
 	ends_clean_by(SIGINT, "");
 }
 
+/* A build is compared with itself: each figure has one ratio per round. */
+static void test_against_a_build(void **state)
+{
+	char folder[sizeof(tool.program)];
+
+	(void)state;
+	snprintf(folder, sizeof(folder), "%s", tool.program);
+	*strrchr(folder, '/') = '\0';
+	assert_int_equal(RUN("-o", "json", "--against", folder, "--rounds", "2", "--runs", "1", "shared_count"), 0);
+	assert_int_equal(lines(read_text(tool.out)), 2);
+	assert_true(figure_of("peer_cas_pin_unpin", "\"older\": ") > 0);
+	assert_true(figure_of("peer_cas_pin_unpin", "\"newer\": ") > 0);
+	assert_true(figure_of("peer_cas_pin_unpin", "\"min\": ") <= figure_of("peer_cas_pin_unpin", "\"ratio\": "));
+	assert_true(figure_of("peer_add_pin_unpin", "\"rounds\": ") == 2);
+	/* The figure is 0 in both builds, so it has no ratio. */
+	assert_int_equal(
+		RUN("-o", "json", "--against", folder, "--rounds", "1", "--runs", "5", "malloc_async_steady_calls"), 0);
+	assert_non_null(strstr(read_text(tool.out), "\"older\": 0.0000, \"newer\": 0.0000, \"ratio\": null"));
+	/* There is no build. */
+	assert_int_equal(RUN("--against", "/nowhere", "shared_count"), 2);
+	assert_non_null(strstr(read_text(tool.error), "cannot run '/nowhere/gpool-bench --list'"));
+	assert_int_equal(RUN("--rounds", "2", "shared_count"), 2);
+	assert_non_null(strstr(read_text(tool.error), "--rounds needs --against"));
+}
+
 static int prepare(void **state)
 {
 	(void)state;
@@ -174,6 +199,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_a_signal_leaves_nothing),
+		cmocka_unit_test(test_against_a_build),
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),
 		cmocka_unit_test(test_allocations_by_chance_hold_little),

@@ -4,6 +4,7 @@
  * The parent attaches to no agent. It creates the folder, runs the groups one after the other, and collects their
  * samples. When all their processes have ended, it removes the folder, even after an interrupt.
  */
+#include "tools/bench/against.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
 #include "tools/lib/cli.h"
@@ -24,6 +25,7 @@
 
 enum {
 	RUNS_MAX = 1000,
+	ROUNDS = 5,
 	GROUP_PATIENCE_S = 900, /* with the default number of runs, every group takes less than a minute */
 };
 
@@ -265,12 +267,17 @@ static bool name_want(struct session *session, const char *name)
 	return any;
 }
 
-enum { OPTION_RUNS = OPTION_COMMON, OPTION_LIST };
+enum { OPTION_RUNS = OPTION_COMMON, OPTION_LIST, OPTION_AGAINST, OPTION_ROUNDS };
 
 static const struct option_spec options[] = {
 	OPTION_ROW_OUTPUT,
 	OPTION(OPTION_RUNS, 0, "runs", "N",
 		"Number of samples of each figure, 1 to 1000. The default depends on the figure."),
+	OPTION(OPTION_AGAINST, 0, "against", "DIR",
+		"Measure the build in DIR, such as build/release of an older version, and this one alternately. Print "
+		"this build's figures divided by the older one's: the median, least and largest ratio of the rounds."),
+	OPTION(OPTION_ROUNDS, 0, "rounds", "N",
+		"Number of rounds of --against, 1 to 1000. The default is 5. In each round both builds run once."),
 	OPTION(OPTION_LIST, 0, "list", NULL, "Print the names and descriptions of the figures."),
 	OPTION_ROW_HELP,
 	OPTION_ROW_VERSION,
@@ -287,10 +294,15 @@ static const char *const codes[] = {
 static int run(const struct command *command)
 {
 	static struct session session = {0};
-	uint64_t runs;
+	uint64_t runs, rounds;
 
-	if (!command_number(command, OPTION_RUNS, 1, RUNS_MAX, 0, &runs))
+	if (!command_number(command, OPTION_RUNS, 1, RUNS_MAX, 0, &runs) ||
+		!command_number(command, OPTION_ROUNDS, 1, RUNS_MAX, ROUNDS, &rounds))
 		return CODE_USAGE;
+	if (command->values[OPTION_ROUNDS] && !command->values[OPTION_AGAINST]) {
+		complain("--rounds needs --against");
+		return CODE_USAGE;
+	}
 	session.json = command->json;
 	session.runs = (unsigned)runs;
 	session.progress = isatty(STDERR_FILENO);
@@ -306,7 +318,18 @@ static int run(const struct command *command)
 			complain("there is no figure '%s'; --list prints the names", command->arguments[i]);
 			return CODE_USAGE;
 		}
-	return measure(&session);
+	if (!command->values[OPTION_AGAINST])
+		return measure(&session);
+	interrupts_catch(running_end);
+	return against_measure(&(struct against){
+		.folder = command->values[OPTION_AGAINST],
+		.rounds = (unsigned)rounds,
+		.runs = session.runs,
+		.json = session.json,
+		.progress = session.progress,
+		.wanted = session.wanted,
+		.running = &running,
+	});
 }
 
 int main(int argc, char **argv)

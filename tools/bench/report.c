@@ -12,6 +12,11 @@ const struct figure_text figure_texts[FIGURES] = {
 #include "tools/bench/figures.def"
 };
 
+const char *const group_names[GROUPS] = {
+#define GROUP(name, runs, text) #name,
+#include "tools/bench/figures.def"
+};
+
 int values_add(struct figure_values *values, double value)
 {
 	if (values->count == values->capacity) {
@@ -79,6 +84,49 @@ void report_figure(bool json, enum figure figure, struct figure_values *values)
 	if (text->goal > 0)
 		printf(", \"goal\": %s", goal);
 	printf(", \"machine\": \"%s\"}\n", machine());
+}
+
+void report_ratios_begin(bool json, const char *folder)
+{
+	if (json)
+		return;
+	printf("gpool-bench %s relative to the build in %s, on %s\n\n", gpool_version(), folder, machine());
+	printf("%-28s %9s %9s  %-6s %7s %7s %7s %6s\n", "bench", "older", "newer", "unit", "ratio", "min", "max",
+		"rounds");
+}
+
+void report_ratio(bool json, enum figure figure, struct figure_values *older, struct figure_values *newer,
+	struct figure_values *ratios)
+{
+	static const char *const keys[] = {"ratio", "min", "max"};
+	const struct figure_text *text = &figure_texts[figure];
+	char before[32], now[32];
+	double shown[3] = {0};
+
+	if (ratios->count) {
+		shown[0] = median(ratios->values, ratios->count); /* sorts */
+		shown[1] = ratios->values[0];
+		shown[2] = ratios->values[ratios->count - 1];
+	}
+	number(median(older->values, older->count), before);
+	number(median(newer->values, newer->count), now);
+	if (json)
+		printf("{\"bench\": \"%s\", \"unit\": \"%s\", \"older\": %s, \"newer\": %s", text->name, text->unit,
+			before, now);
+	else
+		printf("%-28s %9s %9s  %-6s", text->name, before, now, text->unit);
+	for (int i = 0; i < 3; i++) {
+		if (json)
+			printf(", \"%s\": ", keys[i]);
+		if (ratios->count)
+			printf(json ? "%.3f" : " %7.3f", shown[i]);
+		else
+			fputs(json ? "null" : "       -", stdout);
+	}
+	if (json)
+		printf(", \"rounds\": %zu, \"machine\": \"%s\"}\n", newer->count, machine());
+	else
+		printf(" %6zu\n", newer->count);
 }
 
 void report_name(enum figure figure, bool asked)

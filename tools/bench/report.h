@@ -19,6 +19,8 @@ struct figure_text {
 };
 extern const struct figure_text figure_texts[FIGURES];
 
+extern const char *const group_names[GROUPS];
+
 /* All samples of one figure. */
 struct figure_values {
 	double *values;
@@ -29,6 +31,10 @@ int values_add(struct figure_values *values, double value);
 
 void report_begin(bool json);
 void report_figure(bool json, enum figure figure, struct figure_values *values);
+/* report_ratios_begin(), report_ratio() - print a figure of this build relative to an older one; see against.h. */
+void report_ratios_begin(bool json, const char *folder);
+void report_ratio(bool json, enum figure figure, struct figure_values *older, struct figure_values *newer,
+	struct figure_values *ratios);
 /* report_name() - print a line of --list. */
 void report_name(enum figure figure, bool asked);
 

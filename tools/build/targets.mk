@@ -52,6 +52,10 @@ demo: all ## demonstrate gpool, without a GPU
 bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 	$(Q)$(B)/gpool-bench $(BENCH_ARGS)
 
+.PHONY: bench-against
+bench-against: all ## build the revision REV= below build/against, and measure it and this tree alternately, with BENCH_ARGS=
+	$(Q)tools/build/against '$(REV)' $(B)/gpool-bench $(BENCH_ARGS)
+
 $(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
 $(B)/tests/steps.so: $(B)/obj/tests/python/steps.o $(B)/libgpool.so
 	@mkdir -p $(@D)
