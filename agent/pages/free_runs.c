@@ -55,7 +55,7 @@ static bool is_start(const struct free_runs *runs, uint32_t at)
 	return runs->starts[at / 64] >> (at % 64) & 1;
 }
 
-/* Return true if the neighbours in the list, or its head, point to the run. */
+/* Return true if the neighbors in the list, or its head, point to the run. */
 static bool is_linked(const struct free_runs *runs, uint32_t at)
 {
 	uint32_t class = class_of(runs->length[at]), next = runs->next[at], previous = runs->previous[at];

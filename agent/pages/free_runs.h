@@ -18,7 +18,7 @@ struct free_runs {
 	uint32_t low, pages;               /* the index covers the range [low, low + pages) */
 	uint32_t total;                    /* number of free pages */
 	uint32_t *length;                  /* [pages] length of a run, at its first and last page; otherwise 0 */
-	uint32_t *next, *previous;         /* [pages] at the first page: neighbours in the list, as page + 1; 0: none */
+	uint32_t *next, *previous;         /* [pages] at the first page: neighbors in the list, as page + 1; 0: none */
 	uint64_t *starts;                  /* bitmap of the first pages of runs, for first fit */
 	uint32_t heads[FREE_RUNS_CLASSES]; /* first run of each list, as page + 1 */
 	uint64_t filled[FREE_RUNS_CLASSES / 64];

@@ -37,7 +37,7 @@ expect(struct check *check, bool holds, const struct vm_region *region, const ch
 
 /* ---- one region ---- */
 
-static void neighbours_check(struct check *check, const struct vm_region *region)
+static void neighbors_check(struct check *check, const struct vm_region *region)
 {
 	const struct vm_region *after = region->after;
 
@@ -128,7 +128,7 @@ static void region_add(struct check *check, const struct vm_region *region)
 
 static void region_look(struct check *check, const struct vm_region *region)
 {
-	neighbours_check(check, region);
+	neighbors_check(check, region);
 	place_check(check, region);
 	if (!region->moving && (region->kind == VM_FREE || region->kind == VM_PENDING_UNMAP))
 		readiness_check(check, region);

@@ -397,7 +397,7 @@ struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 
 /* ---- take and put ---- */
 
-/* Check that the region and its neighbours are in order and could not be joined; see region_check_near(). */
+/* Check that the region and its neighbors are in order and could not be joined; see region_check_near(). */
 static void near_check(const struct region_set *set, const struct vm_region *region)
 {
 	char text[256] = "";
@@ -475,7 +475,7 @@ static bool can_join(const struct vm_region *a, const struct vm_region *b)
 }
 
 /*
- * Merge a moving region with its upper neighbour, which moves too. The lower one gets all pages, and the later of the
+ * Merge a moving region with its upper neighbor, which moves too. The lower one gets all pages, and the later of the
  * two fences.
  */
 static void merge_above(struct region_set *set, struct vm_region *region)

@@ -9,7 +9,7 @@
  *   pending unmap  the old addresses of pages that were also mapped elsewhere; still mapped, because queued work may
  *                  use them
  * The regions therefore always partition the space. A region is `moving` while one thread works on it without the lock.
- * A moving region keeps its kind and its place among its neighbours, but is in no tree or list.
+ * A moving region keeps its kind and its place among its neighbors, but is in no tree or list.
  *
  * A free region is available to its own stream immediately. For other streams its readiness is one of
  *   UNFENCED  freed without a fence, because only one stream was in use: a fence must be recorded first
@@ -28,7 +28,7 @@
  * Invariants, which region_check.c checks:
  *   The regions of a chunk follow each other from its first page to its last. The totals are the sums over them.
  *   Each region that does not move is in exactly the trees and lists that its kind, slot and readiness require.
- *   No two neighbours can be joined. Holes can be joined; so can free regions of the same slot, and the later fence
+ *   No two neighbors can be joined. Holes can be joined; so can free regions of the same slot, and the later fence
  *   then applies.
  *   The keys of a tree do not change while a region is in it.
  * The functions of this file call neither driver nor agent. The caller holds the lock of the sets' owner.
@@ -58,7 +58,7 @@ struct region_chunk;
 
 struct vm_region {
 	struct region_chunk *chunk;
-	struct vm_region *before, *after; /* neighbours in the chunk, by address */
+	struct vm_region *before, *after; /* neighbors in the chunk, by address */
 	uint32_t first, count;            /* pages */
 	uint8_t kind;                     /* enum vm_region_kind */
 	/* enum vm_region_ready: of a free region or a pending unmap; of the guard, if the region is allocated */
@@ -212,7 +212,7 @@ struct vm_region *region_split(struct region_set *set, struct vm_region *region,
 void region_turn(struct region_set *set, struct vm_region *region, enum vm_region_kind kind);
 
 /*
- * region_put() - insert a region into the sets that its fields require, joined with its neighbours. Return the
+ * region_put() - insert a region into the sets that its fields require, joined with its neighbors. Return the
  * resulting region.
  */
 struct vm_region *region_put(struct region_set *set, struct vm_region *region);

@@ -330,7 +330,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 		return result;
 	result = graph ? stream_of(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS && stream->capture)
-		result = capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* child graphs: not modelled */
+		result = capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* child graphs: not modeled */
 	for (int i = 0; i < (graph ? graph->count : 0) && result == CUDA_SUCCESS; i++)
 		result = node_queue(stream, &graph->nodes[i]);
 	return call_leave(result);

@@ -27,7 +27,7 @@ struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_CO
 /* Calls by name, in the order of their first use. */
 static struct {
 	char name[COST_MAX];
-	uint64_t count, modelled_us;
+	uint64_t count, modeled_us;
 	uint64_t fail_at; /* the call that fails; 0: none */
 	CUresult fail_with;
 } calls[256];
@@ -204,7 +204,7 @@ __attribute__((destructor)) static void counts_write(void)
 	for (unsigned i = 0; i < call_kinds; i++)
 		if (calls[i].count)
 			fprintf(file, "%s %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
-				(unsigned long long)calls[i].modelled_us);
+				(unsigned long long)calls[i].modeled_us);
 	fclose(file);
 }
 
@@ -226,7 +226,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	call = call_find(name);
 	calls[call].count++;
 	us = cost_us(calls[call].name);
-	calls[call].modelled_us += us;
+	calls[call].modeled_us += us;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};

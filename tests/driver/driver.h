@@ -5,7 +5,7 @@
  * NVIDIA's "CUDA Driver API" that states it, and the function. A rule without a source is a choice, and says so.
  *
  * One lock, driver.lock, protects everything in the process except the bytes of device memory. Every entry point takes
- * it in call_enter() and drops it in call_leave(). driver.changed is signalled when something may have ended a wait.
+ * it in call_enter() and drops it in call_leave(). driver.changed is signaled when something may have ended a wait.
  */
 #ifndef TESTS_DRIVER_DRIVER_H
 #define TESTS_DRIVER_DRIVER_H
@@ -231,7 +231,7 @@ CUresult capture_add(struct stream *stream, const struct operation *operation);
 CUresult capture_break(struct stream *stream, CUresult error);
 CUresult capture_join(struct stream *stream, struct event *event);
 void capture_record(struct stream *stream, struct event *event);
-/* capture_implicit() - the legacy stream is used while a stream that it synchronises with is captured. */
+/* capture_implicit() - the legacy stream is used while a stream that it synchronizes with is captured. */
 CUresult capture_implicit(struct context *context);
 
 /* kernel.c, pool.c */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct event *events; /* never freed, so that a stale handle is recognised */
+static struct event *events; /* never freed, so that a stale handle is recognized */
 
 struct wire { /* in a CUipcEventHandle */
 	char magic[8];

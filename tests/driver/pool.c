@@ -147,7 +147,7 @@ static struct block *block_take(struct pool *pool, uint64_t bytes)
 
 /*
  * "Stream Ordered Memory Allocator", cuMemAllocFromPoolAsync: the address is known at once, the memory may be used
- * after this point of the stream. In a capture it becomes a node; that is not modelled, and refused.
+ * after this point of the stream. In a capture it becomes a node; that is not modeled, and refused.
  */
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t bytes, CUmemoryPool handle, CUstream stream_handle)
 {

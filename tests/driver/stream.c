@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct stream *streams; /* never freed, so that a stale handle is recognised */
+static struct stream *streams; /* never freed, so that a stale handle is recognized */
 static _Thread_local struct {
 	struct stream *stream;
 	unsigned generation;

@@ -3,7 +3,7 @@
 
 Each adapter has one token, and all ranks are equal, since bmm supports nothing else: x[n, 1, in] @ A[n, in, r] @ B[n,
 r, out], added to y. The weights are in one tensor, unlike in an adapter store with pages; the comparison therefore
-favours bmm. Copies of the weights are used in turn; there are enough of them to exceed every cache. With --graph, the
+favors bmm. Copies of the weights are used in turn; there are enough of them to exceed every cache. With --graph, the
 launches are captured, which excludes the cost of Python.
 
 This program was written without access to a GPU and has not been run. It needs torch with CUDA.

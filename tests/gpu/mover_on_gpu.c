@@ -1,7 +1,7 @@
 /*
  * mover_on_gpu.c - test the mover on a real GPU.
  *
- * Goal: the behaviour that tests/unit/test_mover*.c show on `host` is the same on `cuda`. A mover imports and maps
+ * Goal: the behavior that tests/unit/test_mover*.c show on `host` is the same on `cuda`. A mover imports and maps
  * handles, each with its own descriptor, that a process without a context has created. It copies to and from
  * page-locked tiers and buffers. If it dies during work, its successor completes the work. Method: several processes,
  * since the driver does not survive fork(): an owner (this program, executed again), which creates and exports; this

@@ -1,7 +1,7 @@
 /*
  * pool_on_gpu.c - test all of gpool on a real GPU: gpoold owns the memory, and workers share it.
  *
- * Goal: the behaviour that the integration tests show on `host` is the same on `cuda`. Pages created by a process
+ * Goal: the behavior that the integration tests show on `host` is the same on `cuda`. Pages created by a process
  * without a context are mapped by others, block by block and scattered. The GPU reads back the contents that it wrote.
  * Fences are signaled when the GPU is done. The pages of a killed worker are freed. When gpoold ends, no memory remains
  * allocated on the device. Method: a real gpoold, this process as one worker and a child (this program, executed again)

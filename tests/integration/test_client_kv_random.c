@@ -44,7 +44,7 @@ static enum gpu_call failing; /* a kind of which one call may fail in this step;
 static uint64_t failures;
 /* wanted: number of evictions since a sequence last needed memory */
 static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted;
-static struct gpool *neighbour;
+static struct gpool *neighbor;
 static struct gpool_block taken[PAGES];
 static uint32_t taken_count;
 
@@ -578,14 +578,14 @@ static void step_resume(void)
 		write_content(model, i);
 }
 
-static void step_neighbour(void)
+static void step_neighbor(void)
 {
 	if (any(2) && taken_count < PAGES / 2) {
-		taken_count += gpool_alloc(neighbour, 1 + any(4), NULL, &taken[taken_count]) == 0;
+		taken_count += gpool_alloc(neighbor, 1 + any(4), NULL, &taken[taken_count]) == 0;
 	} else if (taken_count) {
 		uint32_t which = any(taken_count);
 
-		assert_int_equal(gpool_free(neighbour, &taken[which]), 0);
+		assert_int_equal(gpool_free(neighbor, &taken[which]), 0);
 		taken[which] = taken[--taken_count];
 	}
 }
@@ -599,7 +599,7 @@ static void random_steps(uint32_t steps)
 	memset(nodes, 0, sizeof(nodes));
 	arrivals = evicted = lost = wanted = taken_count = failures = 0;
 	worker_open(calm);
-	neighbour = open_worker();
+	neighbor = open_worker();
 	options = small_options(MODEL_BLOCKS);
 	options.watermark_blocks = WATERMARK;
 	options.flags = GPOOL_KV_PREFIXES | (adaptive ? GPOOL_KV_ADAPTIVE : 0);
@@ -627,7 +627,7 @@ static void random_steps(uint32_t steps)
 		else if (which < 97)
 			step_resume();
 		else
-			step_neighbour();
+			step_neighbor();
 		fault_disarm();
 		nodes_follow();
 		wanted += which < 70 || (which >= 93 && which < 97) ? evicted - before : 0;
@@ -656,7 +656,7 @@ static void random_steps(uint32_t steps)
 			wanted < found.prefix_evicted);
 		assert_true(found.prefix_lost);
 	}
-	gpool_close(neighbour);
+	gpool_close(neighbor);
 }
 
 static void test_random(void **state)

@@ -147,7 +147,7 @@ static void test_signals_restore_the_terminal(void **state)
 }
 
 /* The terminal vt100 has no alternate screen, and no sequence that selects one. */
-static void test_without_colours(void **state)
+static void test_without_colors(void **state)
 {
 	struct terminal terminal;
 	struct termios before;
@@ -209,7 +209,7 @@ int main(void)
 		cmocka_unit_test(test_content_of_the_screen),
 		cmocka_unit_test(test_every_size),
 		cmocka_unit_test(test_signals_restore_the_terminal),
-		cmocka_unit_test(test_without_colours),
+		cmocka_unit_test(test_without_colors),
 		cmocka_unit_test(test_where_it_cannot_be),
 		cmocka_unit_test(test_it_outlives_gpoold),
 	};

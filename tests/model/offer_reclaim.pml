@@ -62,7 +62,7 @@
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 
 /*
- * Stores are visible at once. Modelling x86 store buffers (tso.h) would add nothing: in this protocol, a locked
+ * Stores are visible at once. Modeling x86 store buffers (tso.h) would add nothing: in this protocol, a locked
  * instruction always separates a thread's plain store from its next load, and stores stay in order. pin_evict.pml and
  * allocate_free.pml cover the other cases.
  */

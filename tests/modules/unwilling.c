@@ -1,6 +1,6 @@
 /*
  * unwilling.c - gpoold's own module with a mover that the test controls. Each mover reads the file $GPOOL_TEST_MOVER at
- * its start; the first letter selects its behaviour.
+ * its start; the first letter selects its behavior.
  *
  *   w  works normally, as without the file
  *   e  reports an error like that of a missing GPU context, and ends at once

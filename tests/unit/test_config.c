@@ -764,7 +764,7 @@ static void test_add_pool_complaints(void **state)
 	static const struct complaint cases[] = {
 		{"backend=host", "--pool: 'backend=host' has no name; expected name=NAME,size=SIZE,..."},
 		{"name=a,size", "--pool: 'size': expected KEY=VALUE"},
-		{"name=a,colour=red", "--pool: unknown key 'colour'; gpoold --print-config prints all keys"},
+		{"name=a,color=red", "--pool: unknown key 'color'; gpoold --print-config prints all keys"},
 		{"name=a,", "--pool: '': expected KEY=VALUE"},
 		{"name=a,backend=hip", "--pool: backend: invalid value 'hip'; expected one of \"cuda\", \"host\""},
 	};

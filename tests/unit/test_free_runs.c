@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static void test_neighbours_join(void **state)
+static void test_neighbors_join(void **state)
 {
 	struct free_runs runs;
 	uint32_t first;
@@ -181,7 +181,7 @@ static void test_random_walk_against_an_array(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_neighbours_join),
+		cmocka_unit_test(test_neighbors_join),
 		cmocka_unit_test(test_ends_of_the_range),
 		cmocka_unit_test(test_an_empty_range_holds_nothing),
 		cmocka_unit_test(test_longest_is_cut_to_most),

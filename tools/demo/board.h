@@ -9,7 +9,7 @@
  * There are no locks, so an engine may be killed at any instruction. The last store for a request marks it as finished.
  *
  * Time: each engine counts the time of the run in steps, and no engine is more than BOARD_SLACK_STEPS ahead of the
- * other. A machine that is too slow therefore slows down the whole run, and favours neither an engine nor one of two
+ * other. A machine that is too slow therefore slows down the whole run, and favors neither an engine nor one of two
  * runs.
  */
 #ifndef GPOOL_DEMO_BOARD_H

@@ -10,7 +10,7 @@
 
 enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KILLS = 12 };
 
-/* Two hues that all kinds of colour vision can distinguish, each with a pale variant for evictable memory. */
+/* Two hues that all kinds of color vision can distinguish, each with a pale variant for evictable memory. */
 static const char style[] =
 	":root{color-scheme:light "
 	"dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;--e0:#2a6db5;--e0p:#a3c4e4;--"

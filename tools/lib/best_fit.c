@@ -7,7 +7,7 @@
  *   - A request takes the smallest free piece that is large enough; of two, the one at the lower address. The rest of
  *     the piece stays free, unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes, not to
  *     pages.
- *   - Freed pieces are merged with free neighbours of the same segment. A piece belongs to the stream that freed it,
+ *   - Freed pieces are merged with free neighbors of the same segment. A piece belongs to the stream that freed it,
  *     which may use it at once. Other streams may use it when that stream has reached the free. While only one stream
  *     is in use, no fences are recorded.
  *   - If no segment can be allocated, the allocator waits for the streams of segments without live allocations, frees
@@ -45,7 +45,7 @@ struct stream_set;
 struct piece {
 	RB_ENTRY(piece) node; /* free: in its set, by size; allocated: among all allocated pieces, by address */
 	TAILQ_ENTRY(piece) waiting;
-	struct piece *before, *after; /* neighbours in the segment */
+	struct piece *before, *after; /* neighbors in the segment */
 	struct segment *segment;
 	struct stream_set *set; /* free: the set that it belongs to; else NULL */
 	uint64_t address, bytes;
@@ -144,7 +144,7 @@ static void piece_absorb(struct piece *piece)
 }
 
 /*
- * Add a free piece to a set and merge it with its neighbours in the same set. The merged piece has the fence of
+ * Add a free piece to a set and merge it with its neighbors in the same set. The merged piece has the fence of
  * `piece`, which is the latest.
  */
 static void piece_release(struct best_fit *pool, struct stream_set *set, struct piece *piece)

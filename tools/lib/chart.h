@@ -1,5 +1,5 @@
 /*
- * chart.h - areas and lines over time, as inline SVG. Colours are CSS classes: the surrounding document defines them,
+ * chart.h - areas and lines over time, as inline SVG. Colors are CSS classes: the surrounding document defines them,
  * for light and dark mode.
  */
 #ifndef GPOOL_TOOLS_LIB_CHART_H

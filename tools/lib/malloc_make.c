@@ -27,7 +27,7 @@ uint64_t random_step(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* Return a number from 0 to count - 1. The modulo favours low numbers by less than count / 2^64. */
+/* Return a number from 0 to count - 1. The modulo favors low numbers by less than count / 2^64. */
 static uint64_t random_below(struct making *making, uint64_t count)
 {
 	return random_step(&making->random) % count;

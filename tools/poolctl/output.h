@@ -31,7 +31,7 @@ void table_print(const struct command *command, const struct table *table);
 
 /* print() - print to standard output, unless --quiet. */
 void __attribute__((format(printf, 2, 3))) print(const struct command *command, const char *format, ...);
-/* color_code() - return the escape sequence that starts a colour, or for COLOR_NONE ends it; "" if colours are off. */
+/* color_code() - return the escape sequence that starts a color, or for COLOR_NONE ends it; "" if colors are off. */
 const char *color_code(const struct command *command, enum color color);
 
 /* terminal_columns() - return the width of standard output; 80 if it is not a terminal. */

@@ -21,7 +21,7 @@ enum {
 };
 
 /*
- * Two hues that can be distinguished with all kinds of colour vision. CSS variables are avoided because some SVG
+ * Two hues that can be distinguished with all kinds of color vision. CSS variables are avoided because some SVG
  * viewers do not support them.
  */
 static const char style[] =
@@ -172,7 +172,7 @@ static void column_add(struct column *column, double low, double high, enum regi
 static void column_settle(struct column *column)
 {
 	for (int row = 0; row < ROWS; row++) {
-		float most = 0.02f; /* smaller shares are rounding errors of a neighbour */
+		float most = 0.02f; /* smaller shares are rounding errors of a neighbor */
 
 		column->kinds[row] = EMPTY;
 		for (uint8_t kind = 0; kind < REGION_KINDS; kind++)
@@ -239,7 +239,7 @@ static int map_make(struct map *map)
 /* ---- drawing ---- */
 
 /*
- * Return a column's position, in tenths as printed, so that neighbours meet. A sample is valid until the next one, and
+ * Return a column's position, in tenths as printed, so that neighbors meet. A sample is valid until the next one, and
  * the last one until the end.
  */
 static long column_tenths(const struct chart *chart, const struct samples *samples, size_t column)

@@ -1,6 +1,6 @@
 /*
  * picture.h - the use of addresses over time as a self-contained SVG. Time is on the x axis, addresses are on the y
- * axis; below each panel are the live and the mapped bytes. Colours follow the viewer's light or dark mode.
+ * axis; below each panel are the live and the mapped bytes. Colors follow the viewer's light or dark mode.
  */
 #ifndef GPOOL_REPLAY_PICTURE_H
 #define GPOOL_REPLAY_PICTURE_H

@@ -71,7 +71,7 @@ void prefix_report_json(const struct prefix_report *report)
 
 enum { PANEL_HEIGHT = 200 };
 
-/* All kinds of colour vision can distinguish them; the optimum also has dashes. */
+/* All kinds of color vision can distinguish them; the optimum also has dashes. */
 static const char style[] =
 	".lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
 	"@media(prefers-color-scheme:dark){.lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";

@@ -242,9 +242,9 @@ void serve_report_json(const struct serve_report *report)
 
 /* ---- the chart ---- */
 
-enum { PANEL_HEIGHT = 180, COLOURS = 4 };
+enum { PANEL_HEIGHT = 180, COLORS = 4 };
 
-/* From the fifth on, engines have the same colours as the first four; their titles distinguish them. */
+/* From the fifth on, engines have the same colors as the first four; their titles distinguish them. */
 static const char style[] =
 	".engine0{stroke:#2a6db5}.engine1{stroke:#e0812e}.engine2{stroke:#3f8f5b}.engine3{stroke:#8a5fb0}\n"
 	"@media(prefers-color-scheme:dark){\n"
@@ -272,7 +272,7 @@ static void panel_draw(const struct serve_report *report, FILE *out, int run, do
 		const struct serve_curve *curve = &result->engines[i].curve;
 		char css_class[16], title[32];
 
-		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLOURS);
+		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLORS);
 		snprintf(title, sizeof(title), "engine %" PRIu32, i);
 		chart_line(&chart,
 			&(struct chart_curve){.css_class = css_class,
@@ -297,7 +297,7 @@ int serve_report_draw(const void *context, FILE *out)
 	for (uint32_t i = 0; i < report->setups->engines; i++) {
 		char css_class[16], title[16];
 
-		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLOURS);
+		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLORS);
 		snprintf(title, sizeof(title), "%" PRIu32, i);
 		chart_page_key(out, &x, false, css_class, title);
 	}

@@ -12,7 +12,7 @@ enum { UNUSED, WAITING, RUNNING, GIVEN_UP };
 struct request {
 	uint32_t adapter; /* index in adapters[] */
 	uint32_t tokens;
-	uint32_t previous, next; /* neighbours in the queue; next: also links free numbers */
+	uint32_t previous, next; /* neighbors in the queue; next: also links free numbers */
 	uint64_t turn;           /* order of arrival */
 	uint64_t added_us, bypassed_us;
 	uint8_t state;
