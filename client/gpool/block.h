@@ -38,7 +38,7 @@ GPOOL_ASSERT_SIZE(gpool_block, 24);
 
 enum {
 	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* take the lowest pages instead of the best fit */
-	/* may take the reserved pages; for users who may open an admin session, and for tenant "system" */
+	/* may take the reserved pages; for users with the right to open an admin session, and for tenant "system" */
 	GPOOL_ALLOC_CRITICAL = 1u << 1,
 	/* allocate adjacent pages of the pool, or fail with -ENOSPC; without this flag a block may be scattered */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2,
@@ -206,9 +206,9 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  * wait (gpoold.conf(5), tenants.domain).
  *
  * Calls that wait, allocations that the pages of the calling thread do not satisfy, and calls that free while other
- * sessions wait, also do this. In a pool with several trust domains, gpool_sleep() unmaps all unused pages. A process
- * that makes none of these calls for more than a second should call this function periodically. Otherwise such pages
- * are retired, and listed under the name of the process.
+ * sessions wait, also do this. After the first move of pages between trust domains, gpool_sleep() unmaps all unused
+ * pages. A process that makes none of these calls for more than a second should call this function periodically.
+ * Otherwise such pages are retired, and listed under the name of the process.
  *
  * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page;
  * otherwise a pass over the page table, an unmap call for each handle and a message to the agent.

@@ -12,7 +12,7 @@ enum gpool_event_kind {
 	GPOOL_EVENT_PRESSURE = 1, /* the pressure has changed; value: enum gpool_pressure */
 	GPOOL_EVENT_EVICTION = 2, /* content was evicted; value: pages */
 	GPOOL_EVENT_RECLAIM = 3,  /* idle pages were taken from a session; value: pages */
-	/* session 0: a limit of a tenant has changed; otherwise the session requested more than its limit; value: pages */
+	/* session 0: a limit of a tenant has changed; otherwise a session requested more than its limit; in pages */
 	GPOOL_EVENT_TENANT_LIMIT = 4,
 	GPOOL_EVENT_AGENT_START = 5,    /* the agent has started */
 	GPOOL_EVENT_SESSION_START = 6,  /* a session has attached; value: its process ID */
@@ -35,7 +35,7 @@ enum gpool_event_kind {
 	 * session could not be restored, value: pages; the text states whether it is kept or lost
 	 */
 	GPOOL_EVENT_SPILL_ERROR = 20,
-	/* value 0: no mover serves the pool, so no content is spilled, restored or cleared; 1: a mover serves it again */
+	/* value 0: no mover serves the pool, so no content is spilled, restored or cleared; 1: a mover serves again */
 	GPOOL_EVENT_MOVER = 21,
 	/* value 1: the pool is out of service, sessions should end and new ones are refused; 0: it is in service */
 	GPOOL_EVENT_DRAIN = 22
