@@ -120,7 +120,7 @@ static void test_refuses(void **state)
 		{REQUEST("5", "[1]") REQUEST("4", "[1]"),
 			"text:2: timestamp: it is lower than that of the previous request"},
 		{"{\"timestamp\":0,\"input_length\":1e10,\"output_length\":1,\"hash_ids\":[]}\n",
-			"input_length: not a whole"},
+			"input_length: not an integer"},
 		{REQUEST("0", "7"), "hash_ids: not an array"},
 		{REQUEST("0", "[1,-2]"), "hash_ids: element 2 is not an integer"},
 		{REQUEST("0", "[1,null]"), "hash_ids: element 2 is not"},
