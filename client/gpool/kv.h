@@ -330,6 +330,7 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
  *   -ENODATA  the content is lost: its checksum was wrong, or it has no int8 form. The sequence is then in the same
  *             state as after gpool_kv_preempt()
  *   -ENOSPC, -EDQUOT  also: no pages for the restored content
+ *   -EINTR    gpool_wait_check() ended the wait for the content or its conversion
  *
  * Cost: as gpool_kv_allocate(); after gpool_kv_offload() also the copies and waits that are described there.
  */
@@ -482,11 +483,13 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  *
  * Return: 0, or an error after which the next call copies the rest:
  *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  no pages for the tables, as gpool_range_commit()
- *   -EIO     the copy could not be queued
+ *   -EINVAL  the cache's stream is closed
+ *   -EIO, -ENODEV, -EFAULT  the copy could not be queued (gpool_copy())
+ *   -EINTR   gpool_wait_check() ended a wait
  *   -ECHILD  after fork()
  *
  * Cost: a copy for each changed sequence, from its first to its last changed entry; one fence for each 64 KiB of
- * entries.
+ * entries. The call waits if the copies of earlier calls, of several times 64 KiB, are not done.
  */
 GPOOL_API int gpool_kv_sync(struct gpool_kv *kv);
 
@@ -501,8 +504,9 @@ struct gpool_kv_pair {
  *
  * All blocks must be in use. A block that is written must belong to one sequence only and must not be published.
  *
- * Return: 0, -EINVAL (a block does not meet these conditions; no copy is queued), -ENOMEM, -EIO (a copy could not be
- * queued), -ECHILD.
+ * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
+ * -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
+ * and a driver call for each run of adjacent blocks.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
@@ -515,8 +519,9 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * The call changes tables (gpool_kv_table(), gpool_kv_sync()) and queues copies on the cache's stream. Call it between
  * two steps, when all work that writes to slots of gpool_kv_append() is queued.
  *
- * Return: the number of moved blocks, or -EHOSTDOWN (asleep), -ENOMEM, -EIO (a copy could not be queued), -EINVAL (the
- * cache's stream is closed), -ECHILD.
+ * Return: the number of moved blocks, even if a later chunk could not be moved; or, if no block was moved, -EHOSTDOWN
+ * (asleep), -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued), -EINVAL (the cache's stream is closed),
+ * -ECHILD.
  * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a copy for each block.
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
@@ -530,7 +535,7 @@ GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
  * Return: 0, or
  *   -EINVAL  no such block, or not a sequence number
  *   -ESTALE  the sequence has ended, or belongs to another cache; the block is free
- *   -EACCES  the block belongs to another sequence
+ *   -EACCES  the block belongs to another sequence, or the sequence is preempted
  *   -EPROTO  the cache has another shape
  *   -ECHILD  after fork()
  *
@@ -620,6 +625,7 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  *   -EINVAL      size, flag, count without ids; more IDs than the sequence has tokens; a block that was published with
  *                other IDs, adapter or salt; not a sequence number
  *   -EAGAIN      the sequence is preempted
+ *   -EHOSTDOWN   the session is asleep
  *   -EOPNOTSUPP  no GPOOL_KV_PREFIXES
  *   -ESTALE, -E2BIG, -ECHILD
  *
@@ -654,8 +660,10 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *   -EUSERS      the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ESTALE      an object of that name exists and cannot be used; the sequence has ended
  *   -EHOSTDOWN   the session is asleep
- *   -EBUSY       queued GPU work could write to the blocks
- *   -EINVAL, -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
+ *   -EBUSY       with the back end `host`: queued GPU work could write to the blocks
+ *   -EINVAL      not a sequence number; timeout_ms below -1; the cache's stream is closed
+ *   -EINTR       gpool_wait_check() ended the wait
+ *   -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
  * Chunks that were shared before an error remain shared.
  *
  * Cost: a wait for the stream; for each chunk one request to the agent, and one mapping for each handle.
@@ -693,7 +701,12 @@ struct gpool_kv_sequence_info {
 };
 GPOOL_ASSERT_SIZE(gpool_kv_sequence_info, 48);
 
-/* gpool_kv_sequence_info() - describe a sequence. Return: 0, -EINVAL (size), -ESTALE, -ECHILD. */
+/*
+ * gpool_kv_sequence_info() - describe a sequence.
+ *
+ * Return: 0, -EINVAL (size, not a sequence number), -ESTALE, -ECHILD. Cost: one lock; proportional to the number of the
+ * sequence's blocks.
+ */
 GPOOL_API int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence_info *info);
 
 struct gpool_kv_stats {
@@ -779,7 +792,13 @@ GPOOL_API void gpool_kv_group_destroy(struct gpool_kv_group *group);
 GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
-/* gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers. */
+/*
+ * gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers.
+ *
+ * @member: receives the index of the cache; may be NULL
+ *
+ * Return: as gpool_kv_oom_info() of that cache.
+ */
 GPOOL_API int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
 
 /* gpool_kv_group_allocate() - create a sequence. Return: as gpool_kv_allocate() of the cache that failed. */

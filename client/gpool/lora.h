@@ -572,8 +572,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
  *
  * Each call retries loads that failed for lack of room, or because the agent was not running, at most every 10 ms.
  *
- * Return: the number of requests that start, or -EINVAL (timeout_ms, size), -ECHILD. Cost: proportional to the number
- * of waiting requests; a lock and a pin for each of their adapters.
+ * Return: the number of requests that start, or -EINVAL (timeout_ms, size smaller than the struct), -ECHILD. Cost:
+ * proportional to the number of waiting requests; a lock and a pin for each of their adapters.
  */
 GPOOL_API int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule);
