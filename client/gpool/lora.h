@@ -158,9 +158,9 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *
  * Threads: any. Cost: a lock and a pin if the adapter is resident and mapped in this process [adapter_acquire]; one
  * request to the agent and a mapping if another engine has loaded it [adapter_shared_16mb]; otherwise its load
- * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. With the back end `host`, this thread takes part
- * in a load from host memory: it starts the load if timeout_ms is -1, and processes chunks of it if timeout_ms is -1 or
- * at least 10.
+ * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. This thread starts the load if timeout_ms is -1
+ * and it has no gpool_wait_check(); otherwise a loader thread does. With the back end `host`, this thread also makes
+ * parts of a load from host memory if timeout_ms is -1 or at least 10.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
@@ -378,8 +378,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
  *   -EINVAL      a number out of range; a target without name, features or layers; a target that occurs twice; an
  *                unknown flag; a stream that is not open, or host-signaled
  *   -EOPNOTSUPP  gpool was built without kernels for this GPU
- *   -ENOSPC, -EDQUOT  as gpool_alloc()
- *   -EIO         the GPU driver failed
+ *   -ENOSPC, -EDQUOT, -EPIPE  as gpool_alloc()
+ *   -EIO, -ENODEV  the GPU driver failed
  *   -E2BIG, -ENOMEM, -ECHILD
  *
  * Cost: pinned pages of the pool, for 20 bytes per token, 64 bytes per layer, target and adapter (adapters_max), and
@@ -394,7 +394,8 @@ GPOOL_API int gpool_lora_batch_create(
  * gpool_lora_batch_destroy() - wait for the work on a batch's stream, release its adapters and destroy it. NULL is
  * permitted.
  *
- * Return: 0, -EIO (the GPU driver failed), -ECHILD.
+ * Return: 0, or an error after which the batch remains: -EIO, -ENODEV (the GPU driver failed), -EINTR
+ * (gpool_wait_check() ended the wait), -ECHILD.
  */
 GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
 
