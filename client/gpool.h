@@ -4,7 +4,8 @@
  * One agent per machine (gpoold(8)) owns the memory and leases it in pages. A process attaches to a pool, allocates
  * blocks of pages, pins them while it or its GPU work uses them, unpins them so that the agent may evict them under
  * pressure, and frees them. These calls are a few atomic operations on shared memory; a request is sent to the agent
- * only when the lease of the process is used up. gpool(7) describes the model, gpool(3) lists all calls.
+ * only when the lease of the process is used up, or when spilled content is restored or discarded. gpool(7) describes
+ * the model, gpool(3) lists all calls.
  *
  *	struct gpool *pool;
  *	struct gpool_block block;

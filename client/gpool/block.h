@@ -9,9 +9,11 @@ extern "C" {
 #endif
 
 /*
- * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. The order of the
- * usages is TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below states how
- * long such a block is usually pinned.
+ * The purpose of a block. The usage and the priority of a block are one of the criteria by which the agent selects
+ * blocks to evict. With `lru_size_aware`, the others are the time of the last use and the size; with `adaptive`, the
+ * expected uses and the reload cost (gpoold.conf(5), eviction.policy). If the other criteria are equal, the order is
+ * TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below states how long such a
+ * block is usually pinned.
  */
 enum gpool_usage {
 	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
@@ -36,10 +38,11 @@ GPOOL_ASSERT_SIZE(gpool_block, 24);
 
 enum {
 	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* take the lowest pages instead of the best fit */
-	GPOOL_ALLOC_CRITICAL = 1u << 1,  /* may take the reserved pages; admins and the system tenant only */
+	/* may take the reserved pages; for users with the right to open an admin session, and for tenant "system" */
+	GPOOL_ALLOC_CRITICAL = 1u << 1,
 	/* allocate adjacent pages of the pool, or fail with -ENOSPC; without this flag a block may be scattered */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2,
-	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* fail with -ENOSPC instead of evicting another block */
+	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* fail with -ENOSPC or -EDQUOT instead of evicting content */
 	/*
 	 * spill the content to host memory or a file when the block is evicted; gpool_pin() restores it into other
 	 * pages. The block counts against the agent's spill budget until it is freed, even while it is in the pool
@@ -51,7 +54,7 @@ struct gpool_alloc_options {
 	uint32_t size;     /* sizeof(struct gpool_alloc_options); GPOOL_ALLOC_OPTIONS_INIT sets it */
 	uint32_t flags;    /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
 	uint32_t usage;    /* enum gpool_usage */
-	uint32_t priority; /* 0..3; blocks of a higher priority are evicted later than others of the same usage */
+	uint32_t priority; /* 0..3; of two otherwise equal blocks, the one of the higher priority is evicted later */
 	/*
 	 * any number, such as that of a request or adapter; tools display it, and the `adaptive` policy recognizes
 	 * evicted content by it
@@ -59,8 +62,8 @@ struct gpool_alloc_options {
 	uint64_t owner_id;
 	int32_t timeout_ms; /* longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days) */
 	/*
-	 * stream of the block's first use; the allocation may then reuse blocks that were freed after work of this
-	 * stream before that work is done. 0: any
+	 * stream of the block's first use. The allocation may then reuse a block of the same number of pages that was
+	 * freed after work of this stream, before that work is done. 0: no such reuse
 	 */
 	uint32_t stream;
 };
@@ -80,19 +83,20 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * @block:      receives the handle
  *
  * Pages are taken first from the thread's magazine, then from the lease of the session. If the lease is used up, the
- * agent leases further pages: free pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An
- * allocation does not fail while enough pages are free: if they are not adjacent, the block is scattered, and its
- * address range is still contiguous.
+ * agent leases further pages: free pages, idle pages of other sessions, and pages of unpinned content that it evicts.
+ * If the pages are not adjacent, the block is scattered: its pages are mapped at contiguous addresses. Blocks are not
+ * scattered with GPOOL_ALLOC_CONTIGUOUS, and in pools whose driver handles have several pages (gpool_range_info,
+ * handle_pages); such an allocation may fail although enough pages are free.
  *
  * Return: 0, or
- *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream
+ *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream, timeout_ms below -1
  *   -E2BIG       options of a newer library, with a field set that this library does not have
  *   -EOPNOTSUPP  GPOOL_ALLOC_SPILL, and the pool has neither memory nor a file for spilled content
  *   -ENOSPC      not enough pages in time, apart from those reserved for other tenants; gpool_oom_info() returns the
  *                details
  *   -EDQUOT      the limit of the tenant or the quota of this session is reached
  *   -EPERM       GPOOL_ALLOC_CRITICAL in a session that may not use it; the session is an observer or admin
- *   -ENOMEM      the pages could not be mapped into this process
+ *   -ENOMEM      the pages could not be mapped into this process, or no host memory for the thread's first call
  *   -EPIPE       the lease is used up, and the agent is not running or has ended the session; existing blocks remain
  *                usable
  *   -EINTR       gpool_wait_check() ended the wait
@@ -107,22 +111,27 @@ GPOOL_API int gpool_alloc(
 /*
  * gpool_free() - free a block that the caller has pinned, and end that pin. gpool_alloc() returns a pinned block.
  *
- * New pins fail from this call on. If other threads have pinned the block, its pages are returned with the last unpin.
+ * New pins fail from this call on. The pages are returned when no other thread has the block pinned, and the fences of
+ * earlier gpool_unpin_after() calls are signaled. A block that is spilled, and therefore has no pin, is discarded as by
+ * gpool_discard().
  *
  * Return: 0, or
  *   -ESTALE  the block was already freed or evicted; of two concurrent frees one succeeds
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned
- *   -ENOMEM  no memory for the thread's first call
+ *   -EPIPE   the block is spilled, and the agent is not running
  *   -ECHILD  after fork()
  *
- * Cost: a few atomic operations [free1, free100].
+ * Cost: a few atomic operations [free1, free100]; for a scattered block also unmap calls, and for a spilled one a
+ * request to the agent.
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_discard() - free a block that the caller has not pinned, even while it is spilled.
+ * gpool_discard() - free a block that the caller has not pinned, even while it is spilled. If it is being spilled or
+ * restored, the call waits.
  *
- * Return: 0, -ESTALE (already freed or evicted), or as gpool_pin(). Cost: as gpool_free().
+ * Return: 0, -ESTALE (already freed or evicted), -ETIMEDOUT, -EINVAL (as gpool_pin()), -EPIPE (it is spilled, and the
+ * agent is not running), -ECHILD. Cost: as gpool_pin() and gpool_free(); for a spilled block a request to the agent.
  */
 GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
@@ -130,12 +139,13 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  * gpool_pin() - pin a block: keep its content at its address until gpool_unpin(). Pins are counted.
  *
  * A spilled block (GPOOL_ALLOC_SPILL) is first restored into other pages. The call waits for the restore, and the agent
- * may evict other blocks to get these pages. The handle remains valid; the address changes. pins.timeout does not limit
- * this wait. If no mover serves the pool, the wait ends after mover.patience (5 s by default).
+ * may evict other blocks to get these pages. The handle remains valid; the address changes. pins.timeout limits the
+ * wait for these pages, but not the wait for their content. If no mover serves the pool, the wait ends after
+ * mover.patience (5 s by default).
  *
  * Return: 0, or
  *   -ESTALE     the block was freed or evicted
- *   -ETIMEDOUT  the block was being moved for longer than pins.timeout (100 ms by default)
+ *   -ETIMEDOUT  the agent examined the block for longer than pins.timeout (100 ms by default); try again
  *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
  * and for spilled blocks:
@@ -155,7 +165,8 @@ GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 /*
  * gpool_unpin() - end one pin of a block; any thread may end it.
  *
- * Return: 0, -EINVAL (not pinned), -ESTALE (freed or evicted), -ECHILD. Cost: one atomic operation, some loads [unpin].
+ * Return: 0, -EINVAL (not pinned; not a handle that gpool_alloc() returned), -ESTALE (freed or evicted), -ECHILD. Cost:
+ * one atomic operation, some loads [unpin]; the last unpin of a freed block also returns its pages.
  */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
@@ -163,7 +174,8 @@ GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
  * gpool_refresh() - update a handle after its block was restored into other pages, so that calls need no table lookup.
  * The old handle remains valid.
  *
- * Return: 0, even if the block was not moved; -ESTALE (spilled, freed or evicted), -EINVAL, -ECHILD.
+ * Return: 0, even if the block was not moved; -ESTALE (spilled, freed or evicted), -EINVAL (as gpool_pin()), -ECHILD.
+ * Cost: two loads; for a restored block a lock and a table lookup.
  */
 GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
 
@@ -171,7 +183,10 @@ GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
  * gpool_touch() - mark a block as used for the eviction policy, and refresh its pin so that it does not count as leaked
  * (pins.max_duration).
  *
- * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: a pin and an unpin.
+ * A spilled block is not restored.
+ *
+ * Return: 0, -ESTALE (spilled, freed or evicted), -ETIMEDOUT, -EINVAL (as gpool_pin()), -ECHILD. Cost: a pin and an
+ * unpin.
  */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 
@@ -181,8 +196,8 @@ GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
  * The address is valid while the block is pinned. A later pin has the same address unless the block was spilled. With
  * the back end `host` the CPU can use it as a pointer.
  *
- * Return: 0, -ESTALE (freed or evicted), -EINVAL (not a handle that gpool_alloc() returned), -ECHILD. Cost: two loads;
- * for a scattered block a few more.
+ * Return: 0, -ESTALE (spilled, freed or evicted), -EINVAL (as gpool_pin()), -ECHILD. Cost: two loads; for a scattered
+ * or restored block also a lock.
  */
 GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
@@ -190,11 +205,13 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  * gpool_release_unused() - unmap pages that this process no longer uses and for which tenants of another trust domain
  * wait (gpoold.conf(5), tenants.domain).
  *
- * Calls that allocate or wait, and calls that free while other sessions wait, also do this. gpool_sleep() unmaps all
- * unused pages. A process that makes none of these calls for more than a second should call this function periodically.
+ * Calls that wait, allocations that the pages of the calling thread do not satisfy, and calls that free while other
+ * sessions wait, also do this. After the first move of pages between trust domains, gpool_sleep() unmaps all unused
+ * pages. A process that makes none of these calls for more than a second should call this function periodically.
  * Otherwise such pages are retired, and listed under the name of the process.
  *
- * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page.
+ * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page;
+ * otherwise a pass over the page table, an unmap call for each handle and a message to the agent.
  */
 GPOOL_API int gpool_release_unused(struct gpool *pool);
 
@@ -232,8 +249,9 @@ GPOOL_ASSERT_SIZE(gpool_oom_info, 428);
  * now hold the pages.
  *
  * Return: 0, even if no allocation was refused; -EINVAL (size), -ECHILD.
- * Threads: any. Cost: one request to the agent, which examines all pages. If size is offsetof(struct gpool_oom_info,
- * holder_count), only the fields before holder_count are filled and no request is sent.
+ * Threads: any. Cost: one request to the agent, which examines all pages of the pool; the call waits for the answer for
+ * at most a second. If size is offsetof(struct gpool_oom_info, holder_count), only the fields before holder_count are
+ * filled and no request is sent.
  */
 GPOOL_API int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *info);
 
@@ -251,7 +269,8 @@ GPOOL_ASSERT_SIZE(gpool_oom_object, 208);
 /*
  * gpool_oom_object() - report the largest object that was pinned when the calling thread's last allocation was refused.
  *
- * Return: 0, -ENOENT (no object was pinned), -EINVAL (size), -ECHILD.
+ * Return: 0, -ENOENT (no object was pinned, or no allocation was refused), -EINVAL (size), -ECHILD. Cost: no system
+ * call.
  */
 GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object);
 
@@ -262,9 +281,9 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
  *
  * From this call on the handle is stale and no new pin succeeds. The pages can be reused when `fence` and all fences of
  * earlier gpool_unpin_after() calls are signaled and all other pins have ended. Then a call of this process that
- * allocates, frees or waits collects the pages. The agent also collects them when it needs pages, even while this
- * process sleeps or is stopped. Allocations with the fence's stream in their options may reuse the pages earlier, in
- * the order of the stream.
+ * allocates, frees or waits collects the pages. When no pin is left and the fences are signaled, the agent also
+ * collects them when it needs pages, even while this process sleeps or is stopped. Allocations with the fence's stream
+ * in their options may reuse the pages earlier, in the order of the stream.
  *
  * @fence: recorded after the last GPU work that uses the block (gpool_fence_record()), or imported. With
  *         GPOOL_FENCE_NONE, or a signaled fence, the call is the same as gpool_free(). If the process of an imported
@@ -273,12 +292,12 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
  * Return: 0, or an error without effect:
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned; not a fence of this
  *            session
- *   -ESTALE  the block was already freed; of two concurrent frees one succeeds
- *   -ENOMEM  no memory for the thread's first call
+ *   -ESTALE  the block was already freed or evicted; of two concurrent frees one succeeds
+ *   -EPIPE   the block is spilled, and the agent is not running
  *   -ECHILD  after fork()
  *
- * Threads: any. Cost: as gpool_free() if the fence is signaled; otherwise a lock within the process. No driver call and
- * no request to the agent.
+ * Threads: any. Cost: as gpool_free() if the fence is signaled; otherwise a lock within the process, without a driver
+ * call and without a request to the agent.
  */
 GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 
@@ -286,9 +305,9 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  * gpool_unpin_after() - end one pin of a block, and protect the block from eviction until a fence is signaled. The call
  * does not wait.
  *
- * The pin ends at once, and the block remains allocated: gpool_pin() succeeds until the block is evicted. After several
- * such calls with fences of different streams, the agent waits for all of these fences before an eviction, even if this
- * process is stopped in the meantime.
+ * The pin ends at once, and the block remains allocated: gpool_pin() succeeds until the block is freed or evicted.
+ * After several such calls with fences of different streams, the agent waits for all of these fences before an
+ * eviction, even if this process is stopped in the meantime.
  *
  * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a signaled fence, the call is the same as
  *         gpool_unpin()
@@ -319,15 +338,22 @@ struct gpool_span {
 /*
  * gpool_span_alloc() - allocate a part of a page. Spans of one size class and usage share pages.
  *
- * @bytes: 1 to half a page
+ * @bytes: 1 to half a page; rounded up to a multiple of 256, and above 1 KiB by at most a quarter
  * @usage: enum gpool_usage
+ *
+ * The call does not wait for pages. The pin of the page counts as leaked after pins.max_duration, unless gpool_touch()
+ * of span.block refreshes it.
  *
  * Return: as gpool_alloc(); -EINVAL: bytes or usage out of range. Cost: a lock within the process [span_alloc,
  * span_free]; the first span of a page also allocates the page, and freeing the last span frees it.
  */
 GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span);
 
-/* gpool_span_free() - free a part of a page. Return: 0, -ESTALE (its page was freed), -EINVAL (not a span), -ECHILD. */
+/*
+ * gpool_span_free() - free a part of a page. GPU work that uses it must be done.
+ *
+ * Return: 0, -ESTALE (already freed), -EINVAL (not a span), -ECHILD. Cost: as gpool_span_alloc().
+ */
 GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
 
 /* ---- scopes ---- */
@@ -338,7 +364,8 @@ enum {
 
 /*
  * A scope keeps the blocks that are allocated in it pinned, and unpins or frees all of them when it ends. Typical
- * scopes are a kernel, the pass of a layer, or a request. The fields belong to the library.
+ * scopes are a kernel, the pass of a layer, or a request. Its pins count as leaked after pins.max_duration, like all
+ * pins of blocks. The fields belong to the library.
  *
  *	GPOOL_SCOPE(layer);                                           ends with the enclosing C block
  *	if (gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &layer) == 0)
@@ -365,7 +392,8 @@ GPOOL_ASSERT_SIZE(gpool_scope, 40);
  * @flags: GPOOL_SCOPE_FREE, or 0
  * @scope: the caller sets its size
  *
- * Return: 0, -EINVAL (usage, flags, size), -ECHILD.
+ * Return: 0, -EINVAL (usage, flags, size), -ECHILD. Threads: one at a time for each scope. Cost: no system call; a
+ * scope allocates host memory with its first block.
  */
 GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope);
 
@@ -373,6 +401,7 @@ GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t fla
  * gpool_scope_alloc() - allocate a block in a scope. The scope's usage replaces that of the options.
  *
  * Return: as gpool_alloc(); -EINVAL: the scope has ended or was never begun. Threads: one at a time for each scope.
+ * Cost: as gpool_alloc().
  */
 GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
 	const struct gpool_alloc_options *options, struct gpool_block *block);
@@ -383,7 +412,7 @@ GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
  * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled, without waiting
  *
  * A second call does nothing. Return: 0, or the first error of gpool_unpin_after() or gpool_free_after(), after all
- * blocks have been processed.
+ * blocks have been processed. Threads: one at a time for each scope. Cost: as these calls, once for each block.
  */
 GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence);
 
@@ -399,7 +428,9 @@ GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
  * gpool_prepare() - allocate a block that is invisible to other calls and not evicted until gpool_commit() or
  * gpool_rollback(). If the process dies before the commit, the pages are returned.
  *
- * Return: as gpool_alloc().
+ * The pin of a prepared block is reported as leaked after pins.max_duration, but not ended.
+ *
+ * Return: as gpool_alloc(). Cost: as gpool_alloc().
  */
 GPOOL_API int gpool_prepare(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block);
@@ -410,14 +441,16 @@ GPOOL_API int gpool_prepare(
  * @block: replaced by the handle of the committed block
  * @entry: receives the device address in one 8-byte release store, for a table that kernels read; may be NULL
  *
- * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a prepared block), -ECHILD.
+ * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a handle of a block), -ECHILD. Cost: one atomic
+ * operation and a few loads.
  */
 GPOOL_API int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry);
 
 /*
  * gpool_rollback() - free a prepared block.
  *
- * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a prepared block), -ECHILD.
+ * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a handle of a block), -ECHILD. Cost: as
+ * gpool_free().
  */
 GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block);
 

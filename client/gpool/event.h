@@ -9,17 +9,19 @@ extern "C" {
 #endif
 
 enum gpool_event_kind {
-	GPOOL_EVENT_PRESSURE = 1,          /* the pressure has changed; value: enum gpool_pressure */
-	GPOOL_EVENT_EVICTION = 2,          /* content was evicted; value: pages */
-	GPOOL_EVENT_RECLAIM = 3,           /* idle pages were taken from a session; value: pages */
-	GPOOL_EVENT_TENANT_LIMIT = 4,      /* a tenant's limit has changed */
-	GPOOL_EVENT_AGENT_START = 5,       /* the agent has started */
-	GPOOL_EVENT_SESSION_START = 6,     /* a session has attached */
-	GPOOL_EVENT_SESSION_END = 7,       /* a session has ended */
-	GPOOL_EVENT_LEAKED_PIN = 8,        /* a pin was held for longer than pins.max_duration */
-	GPOOL_EVENT_RELOAD = 9,            /* the configuration was reloaded */
-	GPOOL_EVENT_FRONT_RESTART = 10,    /* the front process was restarted; events may be missing */
-	GPOOL_EVENT_DAMAGE = 11,           /* a session segment has invalid values */
+	GPOOL_EVENT_PRESSURE = 1, /* the pressure has changed; value: enum gpool_pressure */
+	GPOOL_EVENT_EVICTION = 2, /* content was evicted; value: pages */
+	GPOOL_EVENT_RECLAIM = 3,  /* idle pages were taken from a session; value: pages */
+	/* session 0: a limit of a tenant has changed; otherwise a session requested more than its limit; in pages */
+	GPOOL_EVENT_TENANT_LIMIT = 4,
+	GPOOL_EVENT_AGENT_START = 5,    /* the agent has started */
+	GPOOL_EVENT_SESSION_START = 6,  /* a session has attached; value: its process ID */
+	GPOOL_EVENT_SESSION_END = 7,    /* a session has ended; value: pages that it returned */
+	GPOOL_EVENT_LEAKED_PIN = 8,     /* a pin was not refreshed for pins.max_duration; value: its page */
+	GPOOL_EVENT_RELOAD = 9,         /* the configuration was reloaded */
+	GPOOL_EVENT_FRONT_RESTART = 10, /* the front process was restarted; events may be missing */
+	/* the agent has ended a session whose segment has invalid values, or that leaked a pin; value: errno value */
+	GPOOL_EVENT_DAMAGE = 11,
 	GPOOL_EVENT_OBJECT_PUBLISHED = 12, /* value: version */
 	GPOOL_EVENT_OBJECT_DELETED = 13,
 	GPOOL_EVENT_OBJECT_EVICTED = 14,
@@ -28,9 +30,12 @@ enum gpool_event_kind {
 	GPOOL_EVENT_TAKEOVER = 17,     /* a standby was granted the role of a session that died; value: token */
 	/* pages were retired because a session of another trust domain may still map them; value: its process ID */
 	GPOOL_EVENT_RETIRED = 18,
-	/* content could not be spilled and was kept, or could not be restored and is lost */
+	/*
+	 * session 0: content could not be spilled and remains in the pool, value: errno value; otherwise content of the
+	 * session could not be restored, value: pages; the text states whether it is kept or lost
+	 */
 	GPOOL_EVENT_SPILL_ERROR = 20,
-	/* value 0: content cannot be spilled, restored or cleared; 1: it can be again */
+	/* value 0: no mover serves the pool, so no content is spilled, restored or cleared; 1: a mover serves again */
 	GPOOL_EVENT_MOVER = 21,
 	/* value 1: the pool is out of service, sessions should end and new ones are refused; 0: it is in service */
 	GPOOL_EVENT_DRAIN = 22
@@ -61,8 +66,9 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
  * @event:      receives the event; the caller sets its size
  *
- * The first call subscribes to later events. Events are lost if the caller does not read them fast enough. Therefore
- * read the state after each event instead of deriving the state from events.
+ * The first call subscribes to later events of all pools of the agent. Events are lost if the caller does not read them
+ * fast enough, and while the agent is restarted. Therefore read the state after each event instead of deriving the
+ * state from events.
  *
  * Return: 0, or
  *   -ETIMEDOUT  no event in time
@@ -71,7 +77,7 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
  *   -EMFILE, -ENOMEM  limits of this process
  *   -ECHILD     after fork()
  *
- * Threads: one at a time.
+ * Threads: one at a time; the call of another thread first waits for the current call.
  */
 GPOOL_API int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *event);
 

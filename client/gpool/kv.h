@@ -86,8 +86,9 @@ GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
  * @kv: receives the cache; gpool_kv_destroy() or gpool_close() ends it
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag; a shape with blocks of 0 bytes or more than 2^40 bytes; a number out of range; a
- *               watermark of all blocks; a stream that is not open, or host-signaled
+ *   -EINVAL     an unknown flag; GPOOL_KV_ADAPTIVE or pool_blocks without GPOOL_KV_PREFIXES; a shape with blocks of 0
+ *               bytes or more than 2^40 bytes; a number out of range; a watermark of all blocks; a stream that is not
+ *               open, or host-signaled
  *   -EHOSTDOWN  the session is asleep
  *   -ENOMEM     no host memory or address space
  *   -EPERM      the session is an observer or admin
@@ -100,8 +101,11 @@ GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options 
  * gpool_kv_destroy() - wait for the work on this handle's streams and destroy a cache with its sequences and addresses.
  * NULL is permitted.
  *
- * Return: 0, -EBUSY (GPU work that the program queued elsewhere uses the cache; call again), -EIO (the GPU driver
- * failed), -EPIPE, -ECHILD. Threads: no other thread may be in a call for the cache.
+ * GPU work that the program queued elsewhere must have finished. Otherwise the call fails with the back end `host`, and
+ * the work faults with `cuda`.
+ *
+ * Return: 0, -EBUSY (GPU work uses the cache; call again), -EIO, -ENODEV, -EFAULT (the GPU driver failed), -EPIPE,
+ * -ECHILD. Threads: no other thread may be in a call for the cache. Cost: as gpool_range_destroy(), twice.
  */
 GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
 
@@ -134,7 +138,10 @@ GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64
 struct gpool_kv_need {
 	uint32_t size; /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
-	/* blocks that can be allocated without eviction, in memory of the cache or in free memory of the pool */
+	/*
+	 * blocks that can be allocated without evicting content of others: free and cached blocks with memory, and
+	 * blocks for which the pool has free pages, or the session has idle pages
+	 */
 	uint32_t available_blocks;
 	uint32_t free_blocks;      /* all blocks that are not in use, with or without memory; includes cached blocks */
 	uint32_t watermark_blocks; /* free blocks that admission must leave free */
@@ -144,7 +151,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_need, 24);
 
 enum gpool_kv_admission {
 	GPOOL_KV_OK = 0,
-	/* not enough blocks now without evicting unpinned content, which gpool_kv_allocate() may do */
+	/* not enough available blocks; gpool_kv_allocate() may still succeed, by evicting unpinned content of others */
 	GPOOL_KV_LATER = 1,
 	GPOOL_KV_NEVER = 2 /* more than a sequence may have, or than the cache or the pool has */
 };
@@ -154,8 +161,8 @@ enum gpool_kv_admission {
  *
  * @need: receives the numbers; the caller sets its size. May be NULL
  *
- * Tenant limits and quotas are not considered. Return: enum gpool_kv_admission, -EINVAL (size), -ECHILD. Cost: no
- * system call.
+ * Tenant limits and quotas are not considered. Return: enum gpool_kv_admission, -EINVAL (size), -ECHILD. Cost: one lock
+ * and a pass over the session's bitmap of idle pages; no system call.
  */
 GPOOL_API int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need);
 
@@ -227,14 +234,15 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  * The blocks of the watermark remain free, unless the request has GPOOL_KV_CONTINUES.
  *
  * Return: 0, or an error without effect:
- *   -EINVAL     an unknown flag
+ *   -EINVAL     an unknown flag; reserved is not 0
  *   -EFBIG      GPOOL_KV_NEVER
  *   -ENOSPC, -EDQUOT  not enough blocks, or pages for them, now; gpool_kv_oom_info() returns the numbers
  *   -EUSERS     max_sequences is reached
  *   -EHOSTDOWN  the session is asleep
- *   -EBUSY      queued GPU work uses addresses that the cache has decommitted and whose memory was taken
+ *   -EBUSY      with the back end `host`: queued GPU work uses addresses that the cache has decommitted and whose
+ *               memory was taken
  *   -ENOMEM     the driver could not map pages
- *   -EPIPE, -E2BIG, -ECHILD
+ *   -EPIPE, -EINTR, -E2BIG, -ECHILD
  *
  * Cost: one lock, and a few stores for each block whose chunk has memory [kv_alloc_128k: 8,192 blocks]; for other
  * blocks the cost of gpool_range_commit(), once for each run of chunks [kv_alloc_128k_cold].
@@ -250,12 +258,12 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  * If the last block is not full and is shared with other sequences, it is copied first, on the cache's stream.
  *
  * Return: 0, or an error without effect:
- *   -EINVAL  tokens is 0, not a sequence number, or the cache's stream is closed
+ *   -EINVAL  tokens is 0; not a sequence number; the last block must be copied, and the cache's stream is closed
  *   -ESTALE  the sequence has ended, or belongs to another cache
  *   -EAGAIN  the sequence is preempted: gpool_kv_resume()
  *   -EFBIG   more than max_sequence_tokens
- *   -ENOSPC, -EDQUOT, -EHOSTDOWN, -EBUSY, -ENOMEM, -EPIPE  as gpool_kv_allocate(), without the watermark
- *   -EIO     the copy could not be queued
+ *   -ENOSPC, -EDQUOT, -EHOSTDOWN, -EBUSY, -ENOMEM, -EPIPE, -EINTR  as gpool_kv_allocate(), without the watermark
+ *   -EIO, -ENODEV, -EFAULT  the copy could not be queued (gpool_copy())
  *   -ECHILD  after fork()
  *
  * Cost: a compare-and-swap if the sequence's blocks have room [kv_append_bulk]; otherwise one lock, and for each block
@@ -280,7 +288,8 @@ GPOOL_API int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *ch
  * gpool_kv_free() - end a sequence, running or preempted. Blocks that no other sequence shares become free at once, or
  * cached if they were published.
  *
- * Return: 0, -EINVAL (not a sequence number), -ESTALE (already ended), -ECHILD.
+ * Return: 0, -EINVAL (not a sequence number), -ESTALE (already ended), -ECHILD. Cost: one lock, a few instructions for
+ * each block, and one fence if a chunk becomes empty; for offloaded content as gpool_discard().
  */
 GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
 
@@ -296,14 +305,16 @@ GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
  *   -ENOENT  sequence is 0, and no sequence is running
  *   -EAGAIN  the sequence is already preempted
  *   -EINVAL, -ESTALE, -ECHILD
+ *
+ * Cost: as gpool_kv_free().
  */
 GPOOL_API int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim);
 
 /*
- * gpool_kv_waiting() - return the preempted sequence to resume first: that of the highest priority, and among these the
- * first to arrive.
+ * gpool_kv_waiting() - return the preempted sequence to resume first: the one of the highest priority, and among these
+ * the first to arrive.
  *
- * Return: 0, -ENOENT (none is preempted), -ECHILD.
+ * Return: 0, -ENOENT (none is preempted), -ECHILD. Cost: one lock and a search in a tree.
  */
 GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 
@@ -319,6 +330,9 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
  *   -ENODATA  the content is lost: its checksum was wrong, or it has no int8 form. The sequence is then in the same
  *             state as after gpool_kv_preempt()
  *   -ENOSPC, -EDQUOT  also: no pages for the restored content
+ *   -EINTR    gpool_wait_check() ended the wait for the content or its conversion
+ *
+ * Cost: as gpool_kv_allocate(); after gpool_kv_offload() also the copies and waits that are described there.
  */
 GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
 
@@ -328,7 +342,7 @@ GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
  * gpool_kv_host_reserve() - allocate and page-lock host memory for the content of preempted sequences, once for each
  * cache. It is freed with the cache.
  *
- * @bytes: at least one block, at most 2^24 blocks
+ * @bytes: at least one block, at most 2^24 blocks; rounded down to whole blocks
  *
  * Return: 0, -EINVAL (bytes), -EALREADY (the cache has host memory), -ENOMEM, -EIO (the GPU driver failed), -ECHILD.
  */
@@ -345,18 +359,18 @@ enum {
  * gpool_kv_offload() - preempt a sequence and copy the content of its blocks elsewhere, on the cache's stream.
  *
  * @sequence: as in gpool_kv_preempt()
- * @flags:    0: copy to the cache's own host memory (gpool_kv_host_reserve()); both directions run at the speed of a
- *            copy. GPOOL_KV_OFFLOAD_POOL: copy to unpinned blocks of the pool of up to 8 pages each, allocated with
- *            GPOOL_ALLOC_SPILL and the sequence's owner_id. These blocks use free pages or replace unpinned content.
- *            The agent can also evict these blocks, within its limits (spill_memory, spill_file). The mover saves
- *            evicted content, and restores it when the sequence is resumed or prefetched
+ * @flags:    0: copy to the cache's own host memory (gpool_kv_host_reserve()). GPOOL_KV_OFFLOAD_POOL: copy to unpinned
+ *            blocks of the pool of up to 8 pages each, allocated with GPOOL_ALLOC_SPILL and the sequence's owner_id.
+ *            These blocks use free pages or replace unpinned content. The agent can also evict these blocks, within its
+ *            limits (spill_memory, spill_file). The mover saves evicted content, and restores it when the sequence is
+ *            resumed or prefetched
  * @victim:   as in gpool_kv_preempt()
  *
  * gpool_kv_resume() copies the content back, so that it need not be recomputed; gpool_kv_free() discards it.
  *
  * With GPOOL_KV_OFFLOAD_INT8, each vector of head_size consecutive elements in a block is stored as int8 codes
  * -127..127 and one bf16 scale, which increases the size by a factor of 1 + 2 / head_size. If head_size is the
- * innermost dimension, these vectors are those of each token and head, in K and in V. Conversions run on the stream.
+ * innermost dimension, there is one vector for each token and head, in K and in V. Conversions run on the stream.
  *
  * Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are stored
  * unchanged. A restored element differs from the original by at most 1 / 252 of the largest magnitude in its vector,
@@ -365,8 +379,8 @@ enum {
  *
  * Return: as gpool_kv_preempt(), or an error that leaves the sequence running:
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
- *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or a back end without kernels
- *                (built without nvcc)
+ *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or the back end `cuda` in a library
+ *                that was built without nvcc
  *   -ENOSPC      too few free blocks of host memory; with GPOOL_KV_OFFLOAD_POOL, no pages for the copy, which exists in
  *                addition to the original for a short time. In this case the cache's host memory may still have room
  *   -EDQUOT, -EPIPE  as gpool_alloc()
@@ -386,8 +400,8 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  * gpool_kv_resume() need not wait.
  *
  * Call it repeatedly until it returns 0: each call collects restored pages and requests the next ones. It uses only
- * free pages, evicts no content, and does not use the free pages that the sequence's blocks need. Restored content may
- * be evicted again, like all unpinned content.
+ * free and idle pages, evicts no content, and leaves the pages that the sequence's blocks need. Restored content may be
+ * evicted again, like all unpinned content.
  *
  * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, also if no content is
  * kept or all of it is in the cache's host memory; or
@@ -397,8 +411,8 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  *   -ENODATA   the content is lost; gpool_kv_resume() will return the same error
  *   -EDQUOT, -ENOMEM, -EPIPE, -EINVAL, -ESTALE, -ECHILD
  *
- * Cost: examines each piece of 8 pages, and sends a message to the agent for each piece that it begins to restore; no
- * wait.
+ * Cost: examines each piece of up to 8 pages, and sends a request to the agent for each piece that it begins to
+ * restore, of which at most 8 are in progress; no wait for the answers.
  */
 GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
 
@@ -419,7 +433,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_quant_error, 24);
  * gpool_kv_quant_error() - return the loss of a sequence's last gpool_kv_offload(), before or after it is resumed.
  *
  * Return: 0, -ENODATA (it was not offloaded as int8), -EAGAIN (the stream has not reached the conversion), -EINVAL
- * (size, not a sequence number), -ESTALE, -ECHILD.
+ * (size, not a sequence number), -ESTALE, -ECHILD. Cost: one lock; no driver call.
  */
 GPOOL_API int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss);
 
@@ -450,11 +464,12 @@ GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload
  * gpool_kv_table() - return the table of a sequence's blocks, in order. It is in host memory and valid until
  * gpool_kv_destroy().
  *
- * @count: receives the number of blocks; 0: the sequence is preempted or has no tokens
+ * @count: receives the number of blocks, including blocks that were allocated in advance; 0: the sequence is preempted
+ *         or has no blocks
  *
  * No other thread may change the sequence while the program reads the table.
  *
- * Return: 0, -EINVAL (not a sequence number), -ESTALE, -ECHILD.
+ * Return: 0, -EINVAL (not a sequence number), -ESTALE, -ECHILD. Cost: one lock.
  */
 GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **blocks, uint32_t *count);
 
@@ -468,11 +483,13 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  *
  * Return: 0, or an error after which the next call copies the rest:
  *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  no pages for the tables, as gpool_range_commit()
- *   -EIO     the copy could not be queued
+ *   -EINVAL  the cache's stream is closed
+ *   -EIO, -ENODEV, -EFAULT  the copy could not be queued (gpool_copy())
+ *   -EINTR   gpool_wait_check() ended a wait
  *   -ECHILD  after fork()
  *
  * Cost: a copy for each changed sequence, from its first to its last changed entry; one fence for each 64 KiB of
- * entries.
+ * entries. The call waits if the copies of earlier calls, of several times 64 KiB, are not done.
  */
 GPOOL_API int gpool_kv_sync(struct gpool_kv *kv);
 
@@ -487,8 +504,9 @@ struct gpool_kv_pair {
  *
  * All blocks must be in use. A block that is written must belong to one sequence only and must not be published.
  *
- * Return: 0, -EINVAL (a block does not meet these conditions; no copy is queued), -ENOMEM, -EIO (a copy could not be
- * queued), -ECHILD.
+ * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
+ * -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
+ * and a driver call for each run of adjacent blocks.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
@@ -501,8 +519,9 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * The call changes tables (gpool_kv_table(), gpool_kv_sync()) and queues copies on the cache's stream. Call it between
  * two steps, when all work that writes to slots of gpool_kv_append() is queued.
  *
- * Return: the number of moved blocks, or -EHOSTDOWN (asleep), -ENOMEM, -EIO (a copy could not be queued), -EINVAL (the
- * cache's stream is closed), -ECHILD.
+ * Return: the number of moved blocks, even if a later chunk could not be moved; or, if no block was moved, -EHOSTDOWN
+ * (asleep), -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued), -EINVAL (the cache's stream is closed),
+ * -ECHILD.
  * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a copy for each block.
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
@@ -516,7 +535,7 @@ GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
  * Return: 0, or
  *   -EINVAL  no such block, or not a sequence number
  *   -ESTALE  the sequence has ended, or belongs to another cache; the block is free
- *   -EACCES  the block belongs to another sequence
+ *   -EACCES  the block belongs to another sequence, or the sequence is preempted
  *   -EPROTO  the cache has another shape
  *   -ECHILD  after fork()
  *
@@ -606,6 +625,7 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  *   -EINVAL      size, flag, count without ids; more IDs than the sequence has tokens; a block that was published with
  *                other IDs, adapter or salt; not a sequence number
  *   -EAGAIN      the sequence is preempted
+ *   -EHOSTDOWN   the session is asleep
  *   -EOPNOTSUPP  no GPOOL_KV_PREFIXES
  *   -ESTALE, -E2BIG, -ECHILD
  *
@@ -640,8 +660,10 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *   -EUSERS      the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ESTALE      an object of that name exists and cannot be used; the sequence has ended
  *   -EHOSTDOWN   the session is asleep
- *   -EBUSY       queued GPU work could write to the blocks
- *   -EINVAL, -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
+ *   -EBUSY       with the back end `host`: queued GPU work could write to the blocks
+ *   -EINVAL      not a sequence number; timeout_ms below -1; the cache's stream is closed
+ *   -EINTR       gpool_wait_check() ended the wait
+ *   -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
  * Chunks that were shared before an error remain shared.
  *
  * Cost: a wait for the stream; for each chunk one request to the agent, and one mapping for each handle.
@@ -679,7 +701,12 @@ struct gpool_kv_sequence_info {
 };
 GPOOL_ASSERT_SIZE(gpool_kv_sequence_info, 48);
 
-/* gpool_kv_sequence_info() - describe a sequence. Return: 0, -EINVAL (size), -ESTALE, -ECHILD. */
+/*
+ * gpool_kv_sequence_info() - describe a sequence.
+ *
+ * Return: 0, -EINVAL (size, not a sequence number), -ESTALE, -ECHILD. Cost: one lock; proportional to the number of the
+ * sequence's blocks.
+ */
 GPOOL_API int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence_info *info);
 
 struct gpool_kv_stats {
@@ -765,7 +792,13 @@ GPOOL_API void gpool_kv_group_destroy(struct gpool_kv_group *group);
 GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
-/* gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers. */
+/*
+ * gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers.
+ *
+ * @member: receives the index of the cache; may be NULL
+ *
+ * Return: as gpool_kv_oom_info() of that cache.
+ */
 GPOOL_API int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
 
 /* gpool_kv_group_allocate() - create a sequence. Return: as gpool_kv_allocate() of the cache that failed. */

@@ -18,16 +18,16 @@ extern "C" {
 /*
  * LoRA adapters in PEFT's file format are packed into pages that all engines of a trust domain share. The first engine
  * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
- * adapter stays in the pool while an engine has acquired it. Afterwards it stays until its pages are needed. Acquiring
- * a resident adapter costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last
- * page is unused.
+ * adapter is not evicted while an engine has acquired it. Afterwards it is resident until its pages are needed.
+ * Acquiring an adapter that is resident and mapped costs a lookup and a pin. Ranks are not padded to a common rank; the
+ * rest of an adapter's last page is unused.
  *
  * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
 struct gpool_lora; /* the adapters of a process in one pool */
 
 enum gpool_lora_element {
-	GPOOL_LORA_AS_FILE = 0, /* fp16 if the whole file is fp16, otherwise bf16 */
+	GPOOL_LORA_AS_FILE = 0, /* fp16 if all weights of the file are fp16, otherwise bf16 */
 	GPOOL_LORA_F16 = 1,
 	GPOOL_LORA_BF16 = 2
 };
@@ -126,14 +126,14 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(
 	struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 
-/* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. */
+/* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. Cost: one lookup. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
 
 /*
  * gpool_lora_unregister() - remove an adapter's name. Its pages and copies remain until their memory is needed.
  *
  * Return: 0, -EBUSY (acquired, being loaded, used by a scheduler's request, or queued GPU work uses its addresses),
- * -ENOENT, -ECHILD.
+ * -ENOENT, -ECHILD. Threads: any. Cost: as gpool_object_close() if this process has the adapter open.
  */
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
@@ -158,9 +158,9 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *
  * Threads: any. Cost: a lock and a pin if the adapter is resident and mapped in this process [adapter_acquire]; one
  * request to the agent and a mapping if another engine has loaded it [adapter_shared_16mb]; otherwise its load
- * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. With the back end `host`, this thread takes part
- * in a load from host memory: it starts the load if timeout_ms is -1, and processes chunks of it if timeout_ms is -1 or
- * at least 10.
+ * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. This thread starts the load if timeout_ms is -1
+ * and it has no gpool_wait_check(); otherwise a loader thread does. With the back end `host`, this thread also makes
+ * parts of a load from host memory if timeout_ms is -1 or at least 10.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
@@ -203,7 +203,8 @@ GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_
 /*
  * gpool_lora_prefetch() - start the load of an adapter that is not resident. It may be evicted before it is acquired.
  *
- * Return: 0, -ENOENT, -ECHILD.
+ * Return: 0, -ENOENT, -ECHILD. Errors of the load are returned by gpool_lora_acquire(). Threads: any. Cost: a lock; a
+ * loader thread loads the adapter.
  */
 GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
 
@@ -213,6 +214,7 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
  * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled
  *
  * Return: 0, -EINVAL (not acquired, not a fence of this session), -ENOENT, -ENOMEM (it remains acquired), -ECHILD.
+ * Threads: any. Cost: a lock, and as gpool_object_unpin_after().
  */
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence fence);
 
@@ -220,7 +222,9 @@ GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gp
  * gpool_lora_unload() - remove an adapter from the pool for all engines. Its copies remain.
  *
  * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async(); or
- * acquired by another engine, whose last release removes it), -ENOENT, -EPERM, -ECHILD.
+ * acquired by another engine, whose last release removes it), -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE,
+ * -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
+ * adapters wait for it.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 
@@ -275,8 +279,8 @@ struct gpool_lora_info {
 	uint32_t acquired; /* acquisitions in this process */
 	uint32_t rank_max;
 	uint32_t modules, layers;
-	uint32_t pages;
-	uint32_t element; /* enum gpool_lora_element */
+	uint32_t pages;   /* 0: not RESIDENT */
+	uint32_t element; /* GPOOL_LORA_F16 or _BF16; 0: not RESIDENT */
 	uint64_t hits;    /* acquisitions without a load */
 	uint64_t loads;   /* loads that were published */
 	uint64_t shared;  /* acquisitions of an adapter that another engine had loaded */
@@ -327,13 +331,13 @@ GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats 
  *	gpool_lora_batch_set(batch, adapters, tokens, why);              once for a step
  *	gpool_lora_batch_apply(batch, layer, target, x, ..., stream);    after each projection: two kernels in total
  *
- * All addresses remain the same, so the kernels may be captured into a graph. Launched after a set, the graph adds the
- * outputs for the tokens of that set, or nothing if the set has no tokens. The result for a token is bit-identical for
- * all combinations with other tokens.
+ * All addresses remain the same, so the kernels may be captured into a graph. Launched after a call of
+ * gpool_lora_batch_set(), the graph adds the outputs for the tokens of that call, or nothing if it had no tokens. The
+ * result for a token is bit-identical for all combinations with other tokens.
  *
  * Threads: one at a time for each batch. Streams: options.stream orders the work. If the batch is applied, or graphs
- * are launched, on another stream, this stream must wait for options.stream after the set, and options.stream must wait
- * for this stream before the next set.
+ * are launched, on another stream, this stream must wait for options.stream after gpool_lora_batch_set(), and
+ * options.stream must wait for this stream before the next call of it.
  */
 struct gpool_lora_batch;
 
@@ -374,8 +378,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
  *   -EINVAL      a number out of range; a target without name, features or layers; a target that occurs twice; an
  *                unknown flag; a stream that is not open, or host-signaled
  *   -EOPNOTSUPP  gpool was built without kernels for this GPU
- *   -ENOSPC, -EDQUOT  as gpool_alloc()
- *   -EIO         the GPU driver failed
+ *   -ENOSPC, -EDQUOT, -EPIPE  as gpool_alloc()
+ *   -EIO, -ENODEV  the GPU driver failed
  *   -E2BIG, -ENOMEM, -ECHILD
  *
  * Cost: pinned pages of the pool, for 20 bytes per token, 64 bytes per layer, target and adapter (adapters_max), and
@@ -390,7 +394,8 @@ GPOOL_API int gpool_lora_batch_create(
  * gpool_lora_batch_destroy() - wait for the work on a batch's stream, release its adapters and destroy it. NULL is
  * permitted.
  *
- * Return: 0, -EIO (the GPU driver failed), -ECHILD.
+ * Return: 0, or an error after which the batch remains: -EIO, -ENODEV (the GPU driver failed), -EINTR
+ * (gpool_wait_check() ended the wait), -ECHILD.
  */
 GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
 
@@ -402,25 +407,26 @@ GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
  * @tokens:   number of tokens, up to tokens_max; 0 releases the adapters of the batch
  * @why:      [GPOOL_LORA_REASON_BYTES] receives one line with the reason of a refusal; may be NULL
  *
- * The batch itself acquires its adapters until the next set, which releases them after the work that is queued on the
+ * The batch itself acquires its adapters until the next call, which releases them after the work that is queued on the
  * stream at that time. The caller may therefore release them directly after this call. Every module of an adapter must
  * have a layer and target of the same shape in the batch, because an adapter without one of its modules would compute
- * other outputs. After a failure other than -EIO, the previous set remains in effect.
+ * other outputs. After a failure other than -EIO, the previous call remains in effect.
  *
  * Return: 0, or
  *   -EINVAL  more tokens, adapters or ranks than the batch permits; an adapter that is not acquired, has modules of
  *            another shape or without a target in the batch, or has weights of another type
  *   -ENOENT  no adapter with that number
  *   -EBUSY   an adapter was unloaded by another engine
- *   -EIO     the data on the device may mix two sets. Until a set succeeds, no graph may be launched and
+ *   -EINTR   gpool_wait_check() ended the wait for the copies
+ *   -EIO     the data on the device may be a mixture of two calls. Until a call succeeds, no graph may be launched and
  *            gpool_lora_batch_apply() fails
  *   -ENOMEM, -ECHILD
  *
  * Cost: a sort of the tokens; two driver calls, a copy of 20 bytes for each of tokens_max, and a fence. For each
  * adapter that is new in the batch, or that was loaded to other pages after its last use in the batch, the call builds
  * a table of all layers and targets. Adjacent tables are copied together; modules are not copied one by one
- * [lora_batch_set_32, lora_batch_new_32]. An adapter of the previous set that is still in the pool costs a pin. The
- * call waits if the copies of the set before the last are not done.
+ * [lora_batch_set_32, lora_batch_new_32]. An adapter of the previous call that is still in the pool costs a pin. The
+ * call waits if the copies of the call before the last are not done.
  */
 GPOOL_API int gpool_lora_batch_set(
 	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why);
@@ -438,7 +444,7 @@ GPOOL_API int gpool_lora_batch_set(
  * Return: 0, or
  *   -EINVAL  no such layer or target; a stream that is not open, or host-signaled; an invalid address or stride, which
  *            gpool_last_error() reports
- *   -EIO     the last set failed with -EIO, or the GPU driver failed
+ *   -EIO     the last gpool_lora_batch_set() failed with -EIO, or the GPU driver failed
  *   -ENOMEM, -ECHILD
  *
  * Cost: two kernel launches [lora_batch_apply], and no allocation, copy, fence or wait. The kernels read the batch when
@@ -518,7 +524,7 @@ GPOOL_API int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *schedule
 /*
  * gpool_lora_scheduler_add() - add a request at the end of the queue.
  *
- * @adapter: number of its adapter, which must stay registered until the request has ended; or GPOOL_LORA_NONE
+ * @adapter: number of its adapter, which must not be unregistered before the request has ended; or GPOOL_LORA_NONE
  * @tokens:  number of tokens of its prompt
  * @request: receives its number, below options.requests, until it is finished or removed
  *
@@ -567,8 +573,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
  *
  * Each call retries loads that failed for lack of room, or because the agent was not running, at most every 10 ms.
  *
- * Return: the number of requests that start, or -EINVAL (timeout_ms, size), -ECHILD. Cost: proportional to the number
- * of waiting requests; a lock and a pin for each of their adapters.
+ * Return: the number of requests that start, or -EINVAL (timeout_ms, size smaller than the struct), -ECHILD. Cost:
+ * proportional to the number of waiting requests; a lock and a pin for each of their adapters.
  */
 GPOOL_API int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule);

@@ -13,10 +13,10 @@ extern "C" {
 struct gpool_object; /* a named object that is being built, or an open version */
 
 /*
- * A named object consists of allocations and metadata. It is published under a name in one step. Every session of the
- * same trust domain can open the object; other domains may use the same name for their own objects (docs/rights.md). An
- * object outlives its writer. Each publication creates a new version. A session that has an older version open keeps
- * this version, unchanged, until it closes the object.
+ * A named object consists of allocations and metadata. It is published under a name in one step. Every worker of the
+ * same trust domain can open the object, unless it is private; other domains may use the same name for their own
+ * objects (docs/rights.md). A published object outlives its writer. Each publication creates a new version. A session
+ * that has an older version open keeps this version until it closes the object.
  *
  * The class is chosen when the object is created and determines the access to its pages:
  */
@@ -46,7 +46,7 @@ struct gpool_object_options {
 	uint32_t size;         /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
 	uint32_t flags;        /* GPOOL_OBJECT_PINNED, _PRIVATE, _DOMAIN_WRITE; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
-	/* GPOOL_OBJECT_PINNABLE: reload cost in microseconds, at most a minute; 0: unknown */
+	/* GPOOL_OBJECT_PINNABLE: reload cost in microseconds; more than a minute counts as a minute; 0: unknown */
 	uint32_t cost_us;
 	/* role that this process must hold when it publishes; the role's holder may adopt the object. NULL: none */
 	const char *role;
@@ -68,9 +68,9 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
  *
  * Until its publication the object is private to this process and is freed when the process ends.
  *
- * Return: 0, -EINVAL (name, flag, PRIVATE with DOMAIN_WRITE, class), -E2BIG, -EPERM (an observer or admin), -ENOMEM,
- * -ECHILD.
- * Threads: one at a time for each object until it is published, any afterwards.
+ * Return: 0, -EINVAL (name, role, flag, PRIVATE with DOMAIN_WRITE, class; PINNED or cost_us with another class than
+ * PINNABLE), -E2BIG, -EPERM (an observer or admin), -ENOMEM, -ECHILD.
+ * Threads: one at a time for each object until it is published, any afterwards. Cost: no system call.
  */
 GPOOL_API int gpool_object_create(
 	struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object);
@@ -83,7 +83,7 @@ GPOOL_API int gpool_object_create(
  * The allocation is a block of this process, pinned until the publication. Each call for the object refreshes these
  * pins; they count as leaked after pins.max_duration without such a call.
  *
- * Return: as gpool_alloc(); -EINVAL also: the object is published, or GPOOL_ALLOC_SPILL.
+ * Return: as gpool_alloc(); -EINVAL also: the object is published, or GPOOL_ALLOC_SPILL. Cost: as gpool_alloc().
  */
 GPOOL_API int gpool_object_alloc(
 	struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index);
@@ -92,7 +92,7 @@ GPOOL_API int gpool_object_alloc(
  * gpool_object_set() - set a value of the metadata. A second value for a key replaces the first.
  *
  * @key:   a text of 1 to 1,023 bytes
- * @value: any bytes; the metadata of an object may have 64 MiB
+ * @value: any bytes; the metadata of an object may have 64 MiB. Key and value are copied
  *
  * Return: 0, -EINVAL (key; published), -ENOMEM, -EFBIG (more than 64 MiB), -ECHILD.
  */
@@ -106,7 +106,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  * The object remains open and its addresses remain valid; they become read-only unless the object is mutable. GPU work
  * that writes to the object must have finished.
  *
- * Return: 0, or an error that leaves the object unchanged, to be published again or aborted:
+ * Return: 0, or an error after which the object is unchanged, and can be published again or aborted:
  *   -ESTALE  the current version is not the expected one; the role's token is no longer valid; a pin was ended as
  *            leaked
  *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
@@ -115,14 +115,18 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *   -EUSERS  the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ENOSPC  the metadata of all objects of the pool would exceed 1 GiB
  *   -EFBIG   the metadata of this object exceeds 64 MiB
- *   -EPIPE   the session has ended
- *   -ENOMEM, -EMFILE, -ECHILD
+ *   -EPIPE   the session has ended; the object can only be aborted
+ *   -EMFILE  no more file descriptors in this process or in the agent
+ *   -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: one request to the agent, for any number of allocations.
+ * Cost: one request to the agent, for any number of allocations. While the agent is being restarted, the call waits.
  */
 GPOOL_API int gpool_object_publish(struct gpool_object *object, uint64_t *version);
 
-/* gpool_object_abort() - discard an unpublished object; its pages become idle. NULL is permitted. */
+/*
+ * gpool_object_abort() - discard an unpublished object; its pages become idle. NULL is permitted. For a published
+ * object the call does nothing.
+ */
 GPOOL_API void gpool_object_abort(struct gpool_object *object);
 
 enum {
@@ -149,8 +153,9 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *
  * @options: NULL: the current version
  *
- * The version remains unchanged until gpool_object_close(), even if another version is published or the object is
- * deleted. A version of class GPOOL_OBJECT_PINNABLE may be evicted while it is not pinned.
+ * The version remains available until gpool_object_close(), even if another version is published or the object is
+ * deleted. A version of class GPOOL_OBJECT_PINNABLE, or of gpool_range_publish(), may be evicted while no session pins
+ * it.
  *
  * Return: 0, or
  *   -EINVAL  name, flag; ADOPT without a role, or for an object that is not mutable
@@ -164,7 +169,8 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *            again, or ends
  *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD
  *
- * Cost: one request to the agent, for any number of allocations, and one mapping for each page.
+ * Cost: one request to the agent, for any number of allocations, and one mapping for each driver handle. While the
+ * agent is being restarted, the call waits.
  */
 GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options,
 	struct gpool_object **object);
@@ -175,20 +181,22 @@ GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const stru
  * Closing the last handle of a mutable object ends this process's right to write to it. An unpublished object is
  * aborted. NULL is permitted.
  *
- * Return: 0, -EBUSY (queued GPU work uses the object; it remains open), -ECHILD.
+ * Return: 0, -EBUSY (queued GPU work uses the object; it remains open), -EINVAL (it is mapped in an elastic range:
+ * gpool_range_unmap()), -ECHILD. Cost: a few unmap calls; for the last handle of a version also a request to the agent.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
 
 /*
- * gpool_object_pin() - pin an open version of class GPOOL_OBJECT_PINNABLE: keep its content in the pool, at its
- * addresses. Pins nest: call gpool_object_unpin() once per pin.
+ * gpool_object_pin() - pin an open version of class GPOOL_OBJECT_PINNABLE, or of gpool_range_publish(): keep its
+ * content in the pool, at its addresses. Pins nest: call gpool_object_unpin() once per pin.
  *
  * This class is for content that is used repeatedly and can be loaded again, such as adapters. Between two uses the
- * object stays mapped and may be evicted in favor of other content. The publisher must pin the object as well.
+ * object remains mapped and may be evicted in favor of other content. The publisher must pin the object as well. The
+ * pins of a session count as leaked when it has not pinned the object again for pins.max_duration.
  *
  * Return: 0, or
- *   -ESTALE     the object was evicted, or its name has another version. Close it, and open the name or publish the
- *               object again
+ *   -ESTALE     the object was evicted or deleted, or its name has another version. Close it, and open the name or
+ *               publish the object again
  *   -EINVAL     another class, or not published
  *   -ETIMEDOUT  the agent examined the object for longer than pins.timeout; try again
  *   -ECHILD     after fork()
@@ -197,22 +205,29 @@ GPOOL_API int gpool_object_close(struct gpool_object *object);
  */
 GPOOL_API int gpool_object_pin(struct gpool_object *object);
 
-/* gpool_object_unpin() - end one pin of an object. Return: 0, -EINVAL (another class, not pinned), -ECHILD. */
+/*
+ * gpool_object_unpin() - end one pin of an object; any thread may end it.
+ *
+ * Return: 0, -EINVAL (another class, not pinned), -ESTALE (the pin was ended as leaked, and the object was evicted),
+ * -ECHILD. Cost: one atomic operation, some loads.
+ */
 GPOOL_API int gpool_object_unpin(struct gpool_object *object);
 
 /*
  * gpool_object_unpin_after() - end one pin when a fence is signaled. The call does not wait; GPU work may read the
  * object until the fence is signaled.
  *
- * Return: 0, -EINVAL (another class, not pinned, not a fence of this session), -ENOMEM (the pin is kept), -ECHILD.
+ * Return: 0, or an error that keeps the pin: -EINVAL (another class, not pinned, not a fence of this session), -ESTALE
+ * (as gpool_object_unpin()), -ENOMEM, -ECHILD. Cost: as gpool_unpin_after().
  */
 GPOOL_API int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence);
 
 /*
  * gpool_object_address() - return the address and the size of an allocation. Its bytes are contiguous, and the address
- * is valid until the object is closed.
+ * is valid until the object is closed; for an object that is kept by pins (gpool_object_pin()), while it is pinned.
  *
- * Return: 0, -EINVAL (no such allocation), -ECHILD.
+ * Return: 0, -EINVAL (no such allocation), -ESTALE (not published, and the pin was ended as leaked), -ECHILD. Cost: a
+ * few loads.
  */
 GPOOL_API int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes);
 
@@ -220,7 +235,7 @@ GPOOL_API int gpool_object_address(struct gpool_object *object, uint32_t index, 
  * gpool_object_get() - return a metadata value of a published object. It is aligned to 8 bytes and valid until the
  * object is closed.
  *
- * Return: 0, -ENOENT (no such key), -EINVAL (not published), -ECHILD.
+ * Return: 0, -ENOENT (no such key), -EINVAL (not published), -ECHILD. Cost: a search in memory.
  */
 GPOOL_API int gpool_object_get(struct gpool_object *object, const char *key, const void **value, size_t *bytes);
 
@@ -244,10 +259,12 @@ GPOOL_API int gpool_object_entry(
  * Return: 0, or
  *   -ENOENT     no such object
  *   -ESTALE     another version is current
- *   -EPERM      no right to delete it
+ *   -EPERM      no right to delete it; the session is an observer
  *   -EINVAL     name; a name that exists in several trust domains, without a version
  *   -ETIMEDOUT  no answer within 10 s; the object may still be deleted
- *   -EPIPE, -ECHILD
+ *   -EPIPE, -EPROTO, -ECHILD
+ *
+ * Cost: one request to the agent.
  */
 GPOOL_API int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version);
 
@@ -275,7 +292,8 @@ GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 /*
  * gpool_object_info() - describe a published object.
  *
- * Return: 0, -EINVAL (not published; size), -ESTALE (GPOOL_OBJECT_PINNABLE: it was evicted), -ECHILD.
+ * Return: 0, -EINVAL (not published; size), -ESTALE (an object that is kept by pins was evicted), -EPIPE (the session
+ * has ended), -ECHILD. Cost: reads the shared table.
  */
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
 
@@ -325,7 +343,7 @@ struct gpool_loan {
 	uint32_t ended;              /* initially 0; set to 1 by the last store of gpool_loan_end() */
 	uint32_t reserved;           /* 0 */
 	/*
-	 * sizeof(struct gpool_loan). A loan is located by its end, so this field stays last; new fields go before it
+	 * sizeof(struct gpool_loan). A loan is located by its end, so new fields are inserted before this one
 	 */
 	uint32_t size;
 };

@@ -21,7 +21,7 @@ extern "C" {
 #define GPOOL_VERSION_MINOR 2
 #define GPOOL_VERSION_PATCH 0
 
-/* gpool_version() - return the version of the loaded library, for example "0.2.0". */
+/* gpool_version() - return the version of the loaded library, for example "0.2.0". Never NULL; not to be freed. */
 GPOOL_API const char *gpool_version(void);
 
 /* ---- errors ---- */
@@ -31,7 +31,7 @@ GPOOL_API const char *gpool_version(void);
  *
  * @error: the code, of either sign
  *
- * Return: a text, never NULL, never translated.
+ * Return: a text, never NULL, never translated, not to be freed.
  */
 GPOOL_API const char *gpool_strerror(int error);
 
@@ -50,17 +50,17 @@ GPOOL_API const char *gpool_strerror(int error);
 GPOOL_API const char *gpool_last_error(int error);
 
 /*
- * gpool_wait_check() - set a function that is called every 50 ms while a call of this thread waits.
+ * gpool_wait_check() - set a function that is called about every 50 ms while a call of this thread waits.
  *
  * @check:    returns 0 to continue the wait. Any other value ends the waiting call with -EINTR, or with its result if
  *            that is available. NULL: no check
  * @argument: passed to check
  *
  * A signal alone does not end a wait. Programs that handle signals outside the signal handler, such as interpreters,
- * can set a check instead. These calls run the check while they wait: gpool_open(), calls that wait for pages,
- * gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and
- * gpool_lora_wait_layer().
- * A call that returns -EINTR leaves the same state as one that returns -ETIMEDOUT.
+ * can set a check instead. These calls run the check while they wait: gpool_open() while it waits for an agent, calls
+ * that wait for pages or for spilled content, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(),
+ * gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer().
+ * A call that returns -EINTR leaves the same state as a call whose timeout has expired.
  *
  * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
  * thread starts the loads of adapters instead of this thread.
@@ -84,7 +84,7 @@ struct gpool_options {
 	/* directory of the agent's sockets; NULL: $GPOOL_DIR, or /run/gpool if that is not set */
 	const char *directory;
 	const char *pool;     /* name of the pool; NULL: the first */
-	const char *name;     /* name of this process in tools; NULL: the program's name */
+	const char *name;     /* name of this process in tools, truncated to 63 bytes; NULL: the program's name */
 	const char *tenant;   /* NULL: the first tenant that this user may join */
 	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: do not wait */
 	uint32_t magazine;    /* single free pages that each thread keeps, 1..64; 0: 16 */
@@ -104,27 +104,27 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  * @options: NULL: the defaults
  * @pool:    receives the handle; release it with gpool_close()
  *
- * Each call creates a new session; a process can have 16. Once the agent has accepted the connection, the call waits
- * for its answer for another timeout_ms, or for 10 seconds if timeout_ms is 0. A quota set with poolctl(1) replaces
- * quota_bytes until the configuration is reloaded.
+ * Each call creates a new session; a process can have 16. The strings of the options are copied. Once the agent has
+ * accepted the connection, the call waits for its answer for another timeout_ms, or for 10 seconds if timeout_ms is 0.
+ * A quota set with poolctl(1) replaces quota_bytes until the configuration is reloaded.
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag, a field out of range, a name that is too long
+ *   -EINVAL     an unknown flag, a field out of range, a directory, pool or tenant whose name is too long
  *   -E2BIG      options of a newer library, with a field set that this library does not have
  *   -ENOENT     no agent listens in the directory when timeout_ms has passed
  *   -ETIMEDOUT  the agent did not answer in time, or ended while it handled the request
  *   -EACCES     this user may not attach to the pool, to this tenant, or with this session kind
  *   -ENXIO      no pool or tenant of that name
- *   -EUSERS     the agent's maximum number of sessions is reached
+ *   -EUSERS     a limit on the number of sessions is reached (gpoold.conf(5), limits); the log states which
  *   -ESHUTDOWN  the pool is out of service ("poolctl drain"); observers and admins may still attach
  *   -EPROTO     agent and library use different layouts of the shared memory
  *   -ENODEV     the pool's device or back end cannot be opened in this process
- *   -EMFILE     no more file descriptors, or 16 pools are open
+ *   -EMFILE     no more file descriptors in this process or in the agent, or 16 pools are open
  *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM     no memory or address space
  *
- * Cost: some system calls and one round trip to the agent. The call reserves address space of the pool's size; pages
- * are mapped at their first use. Source: docs/internals/messages.md.
+ * Cost: some system calls and one round trip to the agent. A worker opens the device and reserves address space of the
+ * pool's size; pages are mapped at their first use. Source: docs/internals/messages.md.
  */
 GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);
 
@@ -133,9 +133,9 @@ GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **poo
  *
  * @pool: NULL is permitted
  *
- * Waits for GPU work that was queued through this handle, unmaps all memory and notifies the agent.
+ * Waits for the work on the streams of this handle, unmaps all memory and notifies the agent. Published objects remain.
  *
- * Threads: no other thread may be in a call with this handle.
+ * Threads: no other thread may be in a call with this handle. Cost: one round trip to the agent, at most 2 seconds.
  */
 GPOOL_API void gpool_close(struct gpool *pool);
 
@@ -182,17 +182,18 @@ GPOOL_API int gpool_device_info(const struct gpool *pool, struct gpool_device_in
 struct gpool_stats {
 	uint32_t size;            /* sizeof(struct gpool_stats), set by the caller */
 	uint32_t leased_pages;    /* current lease of this session */
-	uint32_t idle_pages;      /* leased pages without content */
-	uint32_t deferred_blocks; /* freed with a fence that is not signaled yet */
+	uint32_t idle_pages;      /* leased pages without content, except those that threads keep */
+	uint32_t deferred_blocks; /* freed, but a fence is not signaled or another thread has a pin; deferred unpins */
 	uint64_t allocations, frees, pins, unpins;
 	uint64_t stale_pins;        /* pins of blocks that were freed or evicted */
 	uint64_t contended_pins;    /* pins of a page that was being moved or evicted */
-	uint64_t magazine_hits;     /* allocations from a thread's magazine */
+	uint64_t magazine_hits;     /* allocations from pages that the calling thread kept */
 	uint64_t scattered;         /* allocations whose pages are not adjacent */
 	uint64_t refills, refusals; /* requests to the agent for pages; requests that it refused */
 	uint64_t driver_calls;      /* calls to the back end by this handle */
-	uint64_t allocation_ns[32]; /* histogram, bucket i: [2^i, 2^(i+1)) ns; one of 256 allocations is measured */
-	uint64_t refill_ns[32];     /* histogram of all refills */
+	/* histogram, bucket i: [2^i, 2^(i+1)) ns; one of 256 successful allocations of each thread is measured */
+	uint64_t allocation_ns[32];
+	uint64_t refill_ns[32]; /* histogram of all refills */
 };
 
 /* gpool_stats() - read the session's counters. Return: 0, -EINVAL (size), -ECHILD. Cost: a pass over the page table. */

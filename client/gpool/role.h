@@ -17,12 +17,12 @@ extern "C" {
  *
  * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Therefore send
  * the token with each request. The receiver must reject tokens that are lower than the highest token that it has
- * received.
+ * received for this role. Tokens start again when gpoold is stopped and started; an update of gpoold preserves them.
  */
 struct gpool_role {
 	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
 	uint32_t index;   /* index in the pool's table of roles */
-	uint64_t token;   /* fencing token: higher than the token of every earlier grant in this pool */
+	uint64_t token;   /* fencing token: higher than the token of every earlier grant of this name */
 	uint32_t session; /* the holder, as gpool_session() returns it */
 	uint32_t reserved;
 };
@@ -49,7 +49,7 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
  *   -EACCES     the role belongs to another tenant
  *   -EPERM      the session is an observer or admin
  *   -ENOSPC     64 roles exist
- *   -EINVAL     name, timeout_ms below -1, or size
+ *   -EINVAL     the name is empty, too long or not printable UTF-8; timeout_ms below -1; size
  *   -EPIPE      the agent has ended this session, or does not answer within 10 s. When the agent is running again, this
  *               process neither waits for the role nor holds it
  *   -EINTR      gpool_wait_check() ended the wait
@@ -70,12 +70,12 @@ GPOOL_API int gpool_role_acquire(struct gpool *pool, const char *name, int timeo
 GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_release() - release a role. When the call returns, the first session in the queue holds it.
+ * gpool_role_release() - release a role. When the call returns 0, the first session in the queue holds it.
  *
- * gpool_close() also releases all roles. Before the call, the caller must wait for the GPU work that the role protects.
+ * gpool_close() also releases all roles. Wait for the GPU work that the role protects before the release.
  *
  * Return: 0, -ESTALE (not held under this token), -EINVAL (size), -EPIPE (no answer within 10 s; the role is released
- * when the agent is running again), -EPROTO, -ECHILD.
+ * when the agent is running again), -EPROTO, -ECHILD. Cost: one round trip to the agent.
  */
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
@@ -85,7 +85,8 @@ GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *ro
  * @session: receives the holder; 0: the role is free. May be NULL
  * @token:   receives the token of the holder, or of the last holder if the role is free. May be NULL
  *
- * Return: 0, -ENOENT (no role of that name), -EINVAL (name), -ECHILD. Cost: no system call.
+ * Return: 0, -ENOENT (no role of that name), -EINVAL (the name is empty or too long), -ECHILD. Cost: a search of the
+ * pool's table of roles; no system call.
  */
 GPOOL_API int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token);
 

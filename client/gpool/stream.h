@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 /*
- * A point in the order of a stream; signaled when all earlier work is done. A value that may be copied freely.
+ * A point in the order of a stream; signaled when all earlier work of the stream is done. A fence of a host-signaled
+ * timeline is signaled by gpool_fence_signal(). A value that may be copied freely.
  */
 struct gpool_fence {
 	uint64_t value; /* 0: GPOOL_FENCE_NONE, which is always signaled */
@@ -33,30 +34,37 @@ enum {
 /*
  * gpool_stream_open() - open a stream whose progress the agent and other processes can read.
  *
- * @native: a CUstream of this process, created in the primary context of the pool's device. Fences are recorded after
- *          its work. The program owns it and must not destroy it before gpool_stream_close(). NULL: the library creates
- *          a CUstream. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
+ * @native: a CUstream of this process, created in the primary context of the pool's device, but not
+ *          CU_STREAM_PER_THREAD. Fences are recorded after its work. The program owns it and must not destroy it before
+ *          gpool_stream_close(). NULL: the library creates a stream. With the back end `host`, the result of
+ *          gpool_stream_native() of the same handle. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
  * @flags:  GPOOL_STREAM_*
  * @stream: receives the stream's number, never 0
  *
  * Return: 0, or
- *   -EINVAL      an unknown flag; native with GPOOL_STREAM_HOST_SIGNALED
- *   -EUSERS      255 streams are open
- *   -EOPNOTSUPP  the session has no device, or the device cannot write fences
+ *   -EINVAL      an unknown flag; native with GPOOL_STREAM_HOST_SIGNALED; native of another device or context
+ *   -EUSERS      255 streams, own and imported, are in use
+ *   -EOPNOTSUPP  the session is an observer or admin; or the device cannot write fences, and
+ *                GPOOL_STREAM_HOST_SIGNALED is not set
  *   -EIO, -ENODEV  the GPU driver failed
  *   -ENOMEM, -ECHILD
+ *
+ * Cost: one driver call, and one more for the first stream of the session; none for a host-signaled timeline.
  */
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
 
 /*
  * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. It is valid
- * until gpool_stream_close().
+ * until gpool_stream_close(). With the back end `host`, the result is only valid as `native` of gpool_stream_open().
  *
- * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD.
+ * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD. Cost: a lock of the stream.
  */
 GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
 
-/* gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. */
+/*
+ * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. A
+ * host-signaled timeline is closed without a wait. A number that is not open is ignored.
+ */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
 /*
@@ -65,26 +73,34 @@ GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
  * @to, @from: device addresses. Their blocks must be pinned, or protected by a fence, until the work is done
  * @bytes:     length of the copy
  *
- * Return: 0, -EINVAL (not open, or host-signaled), -EFAULT (not mapped), -EIO (the GPU driver failed), -ENOMEM,
+ * An address may also be registered host memory. A copy from or to an address that is not mapped fails when the stream
+ * executes it. With `cuda`, such a fault ends the context of the process, and all later calls of the driver fail.
+ *
+ * Return: 0, -EINVAL (not open, or host-signaled; with `host`, also an address that is neither reserved nor
+ * registered), -EIO, -ENODEV (the GPU driver failed), -EFAULT (an earlier fault has ended the context), -ENOMEM,
  * -ECHILD.
+ * Cost: one driver call.
  */
 GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
 
 /*
  * gpool_fill() - queue a fill of device memory with a 32-bit value.
  *
+ * @to:    as in gpool_copy(); a multiple of 4
  * @bytes: a multiple of 4
  *
- * Return: as gpool_copy().
+ * Return: as gpool_copy(); -EINVAL also: `to` or `bytes` is not a multiple of 4. Cost: one driver call.
  */
 GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes);
 
 /* ---- fences ---- */
 
 /*
- * gpool_fence_record() - record a fence after all work that is queued on a stream.
+ * gpool_fence_record() - record a fence after all work that is queued on a stream. The fence of a host-signaled
+ * timeline is signaled by gpool_fence_signal() for it or a later fence, or by gpool_stream_close().
  *
- * Return: 0, -EINVAL (not open), -EIO (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
+ * Return: 0, -EINVAL (not open), -EIO, -ENODEV, -EFAULT (as gpool_copy()), -ENOMEM, -ECHILD. Cost: one driver call;
+ * none for a host-signaled timeline.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -98,28 +114,34 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
  *   -ECHILD  after fork()
  *
- * Cost: one load.
+ * Cost: one load; if the fence is signaled, also the frees that wait for it. For an imported fence that is not
+ * signaled, a lock, and with an event one driver call.
  */
 GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
 
 /*
  * gpool_fence_wait() - wait on the host until a fence is signaled.
  *
- * Return: 0, -ETIMEDOUT, -EINTR (gpool_wait_check() ended the wait), or the errors of gpool_fence_done().
+ * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
+ *
+ * Return: 0, -ETIMEDOUT, -EINTR (gpool_wait_check() ended the wait), -EINVAL (timeout_ms below -1), or the errors of
+ * gpool_fence_done(). Cost: polls at intervals that grow from 20 us to 1 ms, because the GPU wakes no thread.
  */
 GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms);
 
 /*
  * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
  *
- * Return: 0, -EINVAL (stream not open), -EIO (the GPU driver failed), or the errors of gpool_fence_done().
+ * Return: 0, -EINVAL (the stream is not open, or host-signaled), -EIO, -ENODEV, -EFAULT (as gpool_copy()), -ENOMEM, or
+ * the errors of gpool_fence_done(). Cost: one driver call; none if the fence is signaled.
  */
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
 
 /*
  * gpool_fence_signal() - signal a fence of a host-signaled timeline, and all its earlier fences.
  *
- * Return: 0, -EINVAL (not a fence of a host-signaled timeline of this session), -ECHILD.
+ * Return: 0, -EINVAL (not a fence of an open host-signaled timeline of this session), -ECHILD. Cost: a lock and a
+ * system call.
  */
 GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 
@@ -167,8 +189,9 @@ enum {
  *
  * @flags: 0: a timeline where possible, otherwise an event; or GPOOL_FENCE_EXPORT_EVENT
  *
- * An event is recorded after all work that is queued on the stream at the export. It is reused after 256 further
- * exports; an importer of an older handle then also waits for the newer work.
+ * An event is recorded after all work that is queued on the stream at the export. A session has at most 256 events.
+ * After that, an export reuses an event whose work is done. A process that imports an older handle of this event, or
+ * waits for it, then also waits for the newer work.
  *
  * Return: 0, or
  *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT with a
@@ -176,11 +199,12 @@ enum {
  *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, but the device has no events that processes can share
  *   -EUSERS      256 exported events are not signaled
  *   -EPERM       the session is an observer or admin
- *   -EPIPE       the agent is not running, or does not answer within 10 s
+ *   -EPIPE       the agent is not running, or does not answer within 10 s, and no event is possible
  *   -EIO         the GPU driver failed
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: one driver call; the first export of a process also sends a request to the agent.
+ * Cost: nothing is queued for a signaled fence. For a timeline, at most one driver call; the first export of a session
+ * also sends a request to the agent. For an event, a few driver calls.
  */
 GPOOL_API int gpool_fence_export(
 	struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle);
@@ -192,9 +216,9 @@ GPOOL_API int gpool_fence_export(
  *          waiters
  * @fence:  receives the fence
  *
- * While an imported timeline fence is open and not signaled, a thread of the library polls it. The interval is an
- * eighth of the time that the thread has already waited, but at least 20 us and at most 1 ms. It bounds the latency
- * added to streams that wait for the fence.
+ * While an imported fence is not signaled, a thread of the library polls it. The interval is an eighth of the time
+ * since the last import or progress, but at least 20 us and at most 1 ms. It limits the latency that is added to
+ * blocks, and to streams that wait for a timeline. Streams wait for an event directly.
  *
  * Return: 0, or
  *   -EINVAL      a malformed handle; a fence of this session; an event of this process
@@ -203,7 +227,7 @@ GPOOL_API int gpool_fence_export(
  *   -EUSERS      255 streams, own and imported, or 256 events are in use
  *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
- *   -EPIPE       the agent is not running, or does not answer within 10 s
+ *   -EPIPE       a timeline, and the agent is not running, or does not answer within 10 s
  *   -EIO         the GPU driver failed
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
@@ -219,7 +243,7 @@ GPOOL_API int gpool_fence_import(
  * Streams and blocks that wait for the fence continue to wait. The fence must not be used in further calls. For a fence
  * that was signaled at its import the call does nothing.
  *
- * Return: 0, -EINVAL (not an open import), -ECHILD.
+ * Return: 0, -EINVAL (not an open import), -ECHILD. Cost: a lock.
  */
 GPOOL_API int gpool_fence_close(struct gpool *pool, struct gpool_fence fence);
 

@@ -21,7 +21,10 @@ extern "C" {
  *   GPOOL_OBJECT_MUTABLE    it is spilled (gpoold.conf(5), spill_memory) and restored
  *   GPOOL_OBJECT_EPHEMERAL  it is discarded, and undefined after gpool_wake()
  *
- * Sleep does not affect blocks, scopes and spans: their pinned content stays in the pool while the process sleeps.
+ * Sleep does not affect blocks, scopes and spans: their pinned content remains in the pool while the process sleeps.
+ *
+ * Unless stated otherwise, any thread may make the calls for a range. Calls that create, destroy, describe, put to
+ * sleep or wake ranges of a handle wait for each other.
  */
 struct gpool_range;
 
@@ -36,9 +39,9 @@ enum {
 struct gpool_range_options {
 	uint32_t size;         /* sizeof(struct gpool_range_options); GPOOL_RANGE_OPTIONS_INIT sets it */
 	uint32_t flags;        /* GPOOL_RANGE_ZERO, in elastic ranges only; an unknown bit is -EINVAL */
-	uint32_t memory_class; /* enum gpool_object_class */
+	uint32_t memory_class; /* GPOOL_OBJECT_IMMUTABLE, _MUTABLE or _EPHEMERAL */
 	uint32_t usage;        /* enum gpool_usage */
-	/* immutable: name, at most 127 bytes, of the object that keeps the range; other classes: NULL */
+	/* immutable: name, at most 127 bytes, of the object that keeps the range; other classes: NULL. Copied */
 	const char *name;
 	uint64_t owner_id;  /* any number; tools display it */
 	int32_t timeout_ms; /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
@@ -60,8 +63,8 @@ GPOOL_ASSERT_SIZE(gpool_range_options, 40);
  * Pins of a range never count as leaked (pins.max_duration).
  *
  * Return: 0, or
- *   -EINVAL     page_count, an unknown flag, class or usage; an immutable range without a name, or another range with
- *               one
+ *   -EINVAL     page_count is 0 or above the pool's; a flag, an unknown class or usage; timeout_ms below -1; an
+ *               immutable range without a name, or another range with one
  *   -EHOSTDOWN  the session is asleep
  *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -E2BIG, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
  *
@@ -91,10 +94,13 @@ GPOOL_API int gpool_range_open(struct gpool *pool, const char *name, const struc
 /*
  * gpool_range_destroy() - destroy a range and release its addresses, awake or asleep. A published object remains.
  *
- * Waits for work that is queued on this handle's streams. NULL is permitted.
+ * Waits for work that is queued on this handle's streams. NULL is permitted. GPU work that the program queued elsewhere
+ * must have finished. Otherwise the call fails with the back end `host`, and the work faults with `cuda`.
  *
- * Return: 0, -EBUSY (GPU work that the program queued elsewhere uses the range, which remains), -EIO (the GPU driver
- * failed), -EPIPE, -ECHILD.
+ * Return: 0, or an error after which the range remains: -EBUSY (GPU work uses the range; an object is mapped in it:
+ * gpool_range_unmap(); its spilled content is being moved), -EIO, -ENODEV, -EFAULT (the GPU driver failed), -EPIPE (it
+ * is asleep, and the agent is not running), -ECHILD. Threads: no other thread may be in a call for the range. Cost: an
+ * unmap call for each run of mapped pages; for the last spilled range a request to the agent.
  */
 GPOOL_API int gpool_range_destroy(struct gpool_range *range);
 
@@ -125,7 +131,7 @@ GPOOL_ASSERT_SIZE(gpool_range_info, 200);
 /*
  * gpool_range_info() - describe a range. Waits for a gpool_sleep() or gpool_wake() that is in progress.
  *
- * Return: 0, -EINVAL (size), -ECHILD.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: two locks; no system call.
  */
 GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_info *info);
 
@@ -142,8 +148,9 @@ GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_inf
  * depending on the class, and gpool_wake() commits these pages again. In between, the calls of this section return
  * -EHOSTDOWN.
  *
- * Return: 0, -EINVAL (page_count, options), -EHOSTDOWN (the session is asleep), -ENOMEM (no address space), -EPERM (an
- * observer or admin), -E2BIG, -ECHILD.
+ * Return: 0, -EINVAL (page_count, options), -EHOSTDOWN (the session is asleep), -ENOMEM (no host memory or address
+ * space; no stream to fill pages with zeros), -EPERM (an observer or admin), -E2BIG, -ECHILD. Cost: reserves addresses,
+ * with one driver call; no request to the agent.
  */
 GPOOL_API int gpool_range_reserve(
 	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range);
@@ -160,11 +167,11 @@ GPOOL_API int gpool_range_reserve(
  *
  * Return: 0, or
  *   -EINVAL     not an elastic range, pages outside the range, timeout_ms below -1
- *   -EBUSY      another thread is committing one of the pages; or queued GPU work uses addresses that were decommitted
- *               without its fence and whose memory was taken
+ *   -EBUSY      another thread is committing one of the pages, or an object is mapped there; with the back end `host`
+ *               also: queued GPU work uses addresses that were decommitted without its fence and whose memory was taken
  *   -EHOSTDOWN  the session is asleep
- *   -ENOSPC, -EDQUOT  not enough pages in time; gpool_oom_info() returns the details
- *   -ENOMEM     the driver could not map the pages
+ *   -ENOSPC, -EDQUOT  not enough pages in time; gpool_oom_info() returns the details. Also if count exceeds the pool
+ *   -ENOMEM     no host memory, or the driver could not map the pages
  *   -EIO        the driver could not fill them with zeros
  *   -EPIPE, -EINTR, -ECHILD
  *
@@ -179,12 +186,12 @@ GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint
  *
  * @fence: recorded after the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
- * The call does not wait. The memory remains mapped at least until the fence is signaled, so queued work never uses
- * unmapped addresses. If a page is committed again at once, it has the same memory; the program must order its own work
- * on this memory.
+ * The call does not wait. The memory remains mapped at least until the fence is signaled, so work before the fence
+ * never uses unmapped addresses. If a page is committed again before the agent has taken its memory, it has the same
+ * memory; the program must order its own work on this memory.
  *
- * Return: 0, -EINVAL (as gpool_range_commit(); a fence that no stream has recorded), -EHOSTDOWN (asleep), -ENOMEM
- * (no effect), -ECHILD. Cost: no driver call [range_decommit].
+ * Return: 0, -EINVAL (as gpool_range_commit(); a fence that no stream has recorded), -EHOSTDOWN (asleep), -ENOMEM (as
+ * gpool_range_offer(); no page is decommitted), -ECHILD. Cost: no driver call [range_decommit].
  */
 GPOOL_API int gpool_range_decommit(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
 
@@ -197,7 +204,8 @@ GPOOL_API int gpool_range_decommit(struct gpool_range *range, uint32_t first, ui
  * Captured pages remain mapped to the same memory even if they are decommitted. gpool_sleep() unmaps them, and
  * gpool_wake() maps them again.
  *
- * Return: 0, -EINVAL (a page is not committed; as gpool_range_commit()), -EHOSTDOWN (asleep), -ECHILD.
+ * Return: 0, -EINVAL (a page is offered or not committed; captured is neither 0 nor 1; as gpool_range_commit()),
+ * -EHOSTDOWN (asleep), -ECHILD. Cost: a lock; no driver call.
  */
 GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured);
 
@@ -267,7 +275,7 @@ GPOOL_ASSERT_SIZE(gpool_range_page, 32);
 /*
  * gpool_range_resolve() - describe the memory of a page of an elastic range.
  *
- * Return: 0, -EINVAL (index, size, not an elastic range), -EHOSTDOWN (asleep), -ECHILD.
+ * Return: 0, -EINVAL (index, size, not an elastic range), -EHOSTDOWN (asleep), -ECHILD. Cost: a lock and a few loads.
  */
 GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_range_page *page);
 
@@ -308,14 +316,14 @@ GPOOL_ASSERT_SIZE(gpool_range_publish_options, 40);
  * @options: NULL: no metadata, not private
  * @object:  receives the open object, pinned once; gpool_range_unmap() ends its mapping and closes it
  *
- * The pages belong to the object from then on and are read-only in all processes. They stay at their addresses. All
- * work that writes them must have finished.
+ * The pages belong to the object from then on, and the library maps them read-only in all processes. They remain at
+ * their addresses. All work that writes to them must have finished.
  *
  * Return: 0, or an error that leaves the pages unchanged:
  *   -EINVAL     not an elastic range, pages outside of it; a page is not committed, offered, captured, or part of a
  *               handle that the call does not cover; name or options
  *   -ESTALE     an object of this name exists
- *   -EBUSY      queued GPU work uses the pages and could write to them
+ *   -EBUSY      queued GPU work uses the pages and could write to them (back end `host`)
  *   -EHOSTDOWN  the session is asleep
  *   -EPERM, -EUSERS, -ENOSPC, -EFBIG, -EPIPE, -ENOMEM, -EMFILE, -ECHILD  as gpool_object_publish()
  *
@@ -335,7 +343,8 @@ GPOOL_API int gpool_range_publish(struct gpool_range *range, uint32_t first, uin
  * Return: 0, or an error without effect:
  *   -EINVAL      not an elastic range; the object does not fit between `first` and the end of the range; `first` is not
  *                the first page of a handle; the object is mutable; options
- *   -EBUSY       a page there is committed, or queued GPU work uses the memory that was decommitted there
+ *   -EBUSY       a page there is committed, or mapped to an object; queued GPU work uses the memory that was
+ *                decommitted there
  *   -ESTALE      the object was evicted in the meantime
  *   -EOPNOTSUPP  the object's pages do not fill the handles that the GPU maps
  *   -EHOSTDOWN   the session is asleep
@@ -350,8 +359,9 @@ GPOOL_API int gpool_range_map(struct gpool_range *range, uint32_t first, const c
  * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. The pages of the range
  * then have no memory and can be committed. End all pins of the object before the call.
  *
- * Return: 0, -EINVAL (it is not mapped in this range), -EBUSY (queued GPU work uses the pages: they stay mapped),
- * -EHOSTDOWN (asleep), -ECHILD.
+ * Return: 0, -EINVAL (it is not mapped in this range), -EBUSY (back end `host`: queued GPU work uses the pages, which
+ * remain mapped), -EIO, -ENODEV (the GPU driver failed), -EHOSTDOWN (asleep), -ECHILD. Threads: no other thread may use
+ * the object. Cost: one unmap call; for the last handle of the version also a request to the agent.
  */
 GPOOL_API int gpool_range_unmap(struct gpool_range *range, struct gpool_object *object);
 
@@ -388,7 +398,8 @@ GPOOL_ASSERT_SIZE(gpool_sliced_range_options, 32);
  *
  * Blocks that were mapped in advance are reclaimable: the agent may give their pages to other sessions.
  *
- * Return: as gpool_range_reserve(); -EINVAL also: a shape of 0 or more than 2^32 pages; -ENOMEM also: no thread.
+ * Return: as gpool_range_reserve(); -EINVAL also: a shape of 0 or more than 2^32 - 1 pages; -ENOMEM also: no thread.
+ * Cost: as gpool_range_reserve(), and the start of a thread with read_ahead.
  */
 GPOOL_API int gpool_sliced_range_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
 	const struct gpool_sliced_range_options *options, struct gpool_sliced_range **range);
@@ -401,10 +412,10 @@ GPOOL_API int gpool_sliced_range_destroy(struct gpool_sliced_range *range);
  *
  * Committed blocks keep their content. If `blocks` or more blocks are committed, the call does nothing.
  *
- * Return: as gpool_range_commit(); -EINVAL: the slices have fewer blocks.
+ * Return: as gpool_range_commit(); -EINVAL: the slices have fewer blocks, timeout_ms below -1.
  * Threads: any; one call at a time grows or shrinks a range. Cost: no driver call for blocks that were mapped in
- * advance [sliced_range_grow_ahead]; for other blocks, one request to the agent, a mapping for each handle and an
- * access call for each slice [sliced_range_grow].
+ * advance, unless the agent has taken their pages [sliced_range_grow_ahead]; for other blocks, one request to the
+ * agent, a mapping for each handle and an access call for each slice [sliced_range_grow].
  */
 GPOOL_API int gpool_sliced_range_grow(struct gpool_sliced_range *range, uint32_t blocks, int timeout_ms);
 
@@ -412,7 +423,7 @@ GPOOL_API int gpool_sliced_range_grow(struct gpool_sliced_range *range, uint32_t
  * gpool_sliced_range_shrink() - decommit all blocks after the first `blocks` blocks of all slices, as
  * gpool_range_decommit(). If no more blocks are committed, the call does nothing.
  *
- * Return: as gpool_range_decommit().
+ * Return: as gpool_range_decommit(). Threads: as gpool_sliced_range_grow(). Cost: as gpool_range_decommit().
  */
 GPOOL_API int gpool_sliced_range_shrink(struct gpool_sliced_range *range, uint32_t blocks, struct gpool_fence fence);
 
@@ -445,20 +456,22 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *
  * Return: 0, or
  *   -EINVAL      flags
- *   -EBUSY       queued GPU work uses a range; a thread is waiting for pages of an elastic range
+ *   -EBUSY       an object is mapped in an elastic range; another call for an elastic range does not end within a
+ *                second; with the back end `host` also: queued GPU work uses a range
  *   -ENOSPC      no room to spill all mutable ranges, or a table of objects is full
- *   -EOPNOTSUPP  mutable ranges exist, but the pool has neither memory nor a file for spilled content
+ *   -EOPNOTSUPP  mutable ranges have pages, but the pool has neither memory nor a file for spilled content
  *   -EIO         spilling failed (a full disk; no mover serves the pool for mover.patience, gpoold.conf(5)), or the GPU
  *                driver failed
- *   -EUSERS, -EMFILE  as gpool_object_publish()
+ *   -ENODEV, -EFAULT  the GPU driver failed, or queued work had accessed an address that is not mapped
+ *   -ESTALE, -EUSERS, -EFBIG, -EMFILE  as gpool_object_publish()
  *   -ENOMEM      out of memory. If a range could not be mapped again, gpool_asleep() returns 1 and gpool_wake() retries
- *   -EPERM       the session is an observer or admin
+ *   -EPERM       the session is an observer or admin; the name of an immutable range belongs to another tenant
  *   -EPIPE       the agent is not running; the spilled part of the content is unknown
  *   -ECHILD      after fork()
  *
  * Cost: an unmap call for each range, one request to the agent, the publication of immutable ranges and copies of
- * mutable ranges. If the pool has several trust domains, also an unmap call for each unused handle, which gpool_wake()
- * imports again.
+ * mutable ranges. After the first move of pages between trust domains of the pool, also an unmap call for each unused
+ * handle, which is imported again when it is used.
  */
 GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
 
@@ -475,10 +488,11 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
  *   -EDQUOT  the limit of the tenant or the quota of this session is reached
  *   -ESTALE  the object version that keeps the content of a range was deleted
- *   -EIO     spilled content cannot be read now (for example, no mover serves the pool). It is kept; call again. The
- *            session can also wake after all mutable ranges are destroyed
- *   -ENOMEM  pages could not be mapped
- *   -EINVAL, -EPERM, -EMFILE, -EPIPE, -EINTR, -ECHILD
+ *   -EIO     spilled content cannot be read (for example, no mover serves the pool, or a checksum is wrong). It is
+ *            kept; call again. The session can also wake after all mutable ranges are destroyed
+ *   -ENOMEM  no host memory, or pages could not be mapped
+ *   -EINVAL  timeout_ms below -1
+ *   -EPERM, -EACCES, -EMFILE, -EPIPE, -EINTR, -ECHILD
  *
  * Cost: one request to the agent for pages and two for content, a mapping for each handle, one access call for each
  * range.
@@ -551,8 +565,10 @@ GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
 /*
  * gpool_vm_configure() - set the options of this handle's allocator before its first gpool_malloc_async().
  *
- * Return: 0, -EINVAL (a field out of range, an environment variable that is not a size), -EALREADY (the allocator has
- * started), -E2BIG, -EPERM (an observer or admin), -ECHILD.
+ * @options: not NULL; record_path is copied
+ *
+ * Return: 0, -EINVAL (a field out of range), -EALREADY (the allocator has started), -E2BIG, -EPERM (an observer or
+ * admin), -ENOMEM, -ECHILD. Cost: no system call; the options take effect at the first gpool_malloc_async().
  */
 GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options);
 
@@ -572,7 +588,8 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  * use, and this stream waits for them on the GPU. On failure no region has changed.
  *
  * Return: 0, or
- *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable that is not a size
+ *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable that is not a size, or a
+ *            page size that does not fit the pool
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
  *   -EDQUOT  the limit of the tenant or the quota of this session is reached
  *   -ENOMEM  no host memory or addresses, or pages could not be mapped
@@ -615,7 +632,8 @@ GPOOL_API int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t st
  * The memory remains mapped, and is allocated again without a driver call unless another session has taken the pages.
  * The library also returns memory under pressure and after idle_ms.
  *
- * Return: the number of returned bytes, or -EPERM, -ECHILD.
+ * Return: the number of returned bytes, or -EPERM, -ECHILD. Threads: any. Cost: a lock of the allocator, proportional
+ * to the number of returned regions; a fence for streams whose frees have none.
  */
 GPOOL_API int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes);
 
@@ -625,6 +643,7 @@ GPOOL_API int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes);
  * @captured: 1: begin; 0: end. Memory that is freed in between becomes free at the end
  *
  * Return: 0, -EINVAL (not an address of whole pages, captured neither 0 nor 1), -ESTALE (freed), -EPERM, -ECHILD.
+ * Threads: any. Cost: a lock of the allocator.
  */
 GPOOL_API int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured);
 
@@ -651,7 +670,10 @@ struct gpool_vm_stats {
 };
 GPOOL_ASSERT_SIZE(gpool_vm_stats, 168);
 
-/* gpool_vm_stats() - read the allocator's counters. Return: 0, -EINVAL (size), -EPERM, -ECHILD. */
+/*
+ * gpool_vm_stats() - read the allocator's counters. Return: 0, -EINVAL (size), -EPERM, -ECHILD. Cost: a lock of the
+ * allocator.
+ */
 GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
 
 /*

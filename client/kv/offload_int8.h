@@ -40,9 +40,9 @@ int int8_sums_begin(struct gpool_kv *kv, uint64_t sums);
 int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t sums);
 
 /*
- * int8_lost() - wait for the error, and return true if the content had an infinity or a NaN, which int8 cannot
- * represent.
+ * int8_wait() - wait for the error. Return: 0; -ENODATA: the content had an infinity or a NaN, which int8 cannot
+ * represent; -EINTR: gpool_wait_check() ended the wait.
  */
-bool int8_lost(struct gpool_kv *kv, const struct kv_sequence *sequence);
+int int8_wait(struct gpool_kv *kv, const struct kv_sequence *sequence);
 
 #endif

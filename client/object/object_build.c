@@ -31,10 +31,13 @@ static void parts_touch(struct gpool_object *object)
 
 static int options_refuse(const struct gpool_object_options *read)
 {
-	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE;
+	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE;
 
 	if (read->flags & ~known)
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", read->flags, read->flags & ~known);
+	if (read->flags & GPOOL_OBJECT_PRIVATE && read->flags & GPOOL_OBJECT_DOMAIN_WRITE)
+		return fail(-EINVAL,
+			"flags contain both GPOOL_OBJECT_PRIVATE and GPOOL_OBJECT_DOMAIN_WRITE; use one of them");
 	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
 		return fail(
 			-EINVAL, "memory_class is %u; the maximum is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);

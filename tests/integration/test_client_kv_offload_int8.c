@@ -446,6 +446,36 @@ static void test_calls_that_fail(void **state)
 	}
 }
 
+static int end_wait(void *argument)
+{
+	(void)argument;
+	return 1;
+}
+
+/* An interrupted resume does not read the error before it is known. The sequence and its content are kept. */
+static void test_interrupted_resume(void **state)
+{
+	struct gpool_fence gate;
+	uint64_t sequence;
+	uint32_t manual;
+
+	(void)state;
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
+	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
+	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	gpool_wait_check(end_wait, NULL);
+	assert_int_equal(gpool_kv_resume(kv, sequence), -EINTR);
+	gpool_wait_check(NULL, NULL);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
+	assert_int_equal(offloaded().sequences, 1);
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -458,6 +488,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_not_a_number, int8_stop),
 		cmocka_unit_test_teardown(test_other_elements, kv_stop),
 		cmocka_unit_test_teardown(test_calls_that_fail, int8_stop),
+		cmocka_unit_test_teardown(test_interrupted_resume, int8_stop),
 	};
 
 	if (argc > 1)

@@ -390,7 +390,8 @@ static void test_failed_copies(void **state)
 		which[0] = 0;
 		set_and_check(which, 3);
 		which[0] = 2;
-		gpu_fault_set(engine.pool->gpu, calls[i], 1, -EIO); /* the tables; the batch; the fence */
+		/* the tables; the batch; the fence. Every error of the driver is reported as -EIO. */
+		gpu_fault_set(engine.pool->gpu, calls[i], 1, i ? -ENODEV : -ENOMEM);
 		assert_int_equal(engine_set(&engine, which, 3, NULL), -EIO);
 		gpu_fault_set(engine.pool->gpu, calls[i], 0, 0);
 		assert_int_equal(engine_apply(&engine), -EIO);

@@ -262,6 +262,7 @@ static void test_owner_allows_writing(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_object_create(red, "weights", &wrong, &object), -EINVAL);
+	assert_non_null(strstr(gpool_last_error(-EINVAL), "both GPOOL_OBJECT_PRIVATE and GPOOL_OBJECT_DOMAIN_WRITE"));
 	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_DOMAIN_WRITE, RED_BYTE, &version), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
 	is_read(red, "weights", version, BLUE_BYTE);

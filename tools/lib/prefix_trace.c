@@ -147,7 +147,7 @@ static int whole_read(const struct reader *reader, const cJSON *object, const ch
 	if (!item)
 		return refuse(reader, "the member '%s' is missing", name);
 	if (!is_whole(item, most))
-		return refuse(reader, "%s: not a whole number from 0 to %.0f", name, most);
+		return refuse(reader, "%s: not an integer from 0 to %.0f", name, most);
 	*value = (uint64_t)item->valuedouble;
 	return 0;
 }
@@ -205,7 +205,7 @@ static int blocks_read(struct reader *reader, const cJSON *ids, struct prefix_re
 	cJSON_ArrayForEach(id, ids)
 	{
 		if (!is_whole(id, WHOLE_MAX))
-			return refuse(reader, "hash_ids: element %" PRIu32 " is not a whole number from 0 to %.0f",
+			return refuse(reader, "hash_ids: element %" PRIu32 " is not an integer from 0 to %.0f",
 				trace->block_count - request->first + 1, WHOLE_MAX);
 		error = node_find(reader, node, (uint64_t)id->valuedouble, &node);
 		if (!error)

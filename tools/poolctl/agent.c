@@ -103,8 +103,8 @@ static int open_complain(const struct command *command, uint32_t kind, int error
 						 : "workers");
 		return CODE_FAILED;
 	case -EPROTO:
-		complain("the agent in '%s' and this poolctl (%s) disagree on the layout of shared memory%s%s; use the "
-			 "poolctl that was installed with the agent",
+		complain("the agent in '%s' and this poolctl (%s) have different layouts of shared memory%s%s; use the "
+			 "poolctl of the agent's version",
 			command->directory, gpool_version(), colon, why);
 		return CODE_FAILED;
 	default:

@@ -36,7 +36,7 @@ struct peft_matrix {
 struct peft_module {
 	const char *path;   /* "model.layers.3.self_attn.q_proj" */
 	const char *target; /* the same in all layers: "model.layers.*.self_attn.q_proj" */
-	uint32_t layer;     /* the first whole number in the path, or PEFT_NO_LAYER */
+	uint32_t layer;     /* the first integer in the path, or PEFT_NO_LAYER */
 	uint32_t rank, in, out;
 	double scale;
 	struct peft_matrix a, b;

@@ -506,7 +506,7 @@ static int batch_queue(struct gpool_lora_batch *batch, struct batch_stage *stage
 		/* Wait for the copies that read the stage, because no fence exists for a later wait. */
 		stream_sync_all(pool);
 		batch_tear(batch);
-		return error ? error : late;
+		return -EIO; /* whatever the cause: other errors leave the batch unchanged */
 	}
 	leavers_release(batch, stage->fence);
 	batch->torn = false;

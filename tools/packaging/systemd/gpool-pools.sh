@@ -4,8 +4,9 @@
 set -u
 
 cat <<'END'
-# Generated for this machine when gpool was installed; later installations do not change it. gpoold.conf(5) describes all
-# keys, 'gpoold --print-config' prints them with their defaults, and 'poolctl doctor' checks this machine.
+# The first installation of gpool created this file for this machine; later installations do not change it.
+# gpoold.conf(5) describes all keys, 'gpoold --print-config' prints them with their defaults, and 'poolctl doctor' checks
+# the machine.
 
 front_user = "gpool-front";
 
@@ -18,7 +19,8 @@ done
 echo 'pools = ('
 if [ "$gpus" -eq 0 ]; then
     cat <<'END'
-    # No GPU was found, so the pool uses host memory. For a GPU: backend = "cuda"; device = "0"; size = "90%";
+    # The driver listed no GPU, so this pool uses host memory. A pool on a GPU has these values instead:
+    # backend = "cuda"; device = "0"; size = "90%"; page_size = "2MB";
     { name = "gpu0"; backend = "host"; size = "512MiB"; page_size = "512KB"; }
 END
 fi
