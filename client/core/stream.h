@@ -4,6 +4,11 @@
  * The number of a stream is slot | opens << 8, where `opens` counts how often the slot was opened. The number of a
  * closed stream is therefore rejected. A new stream continues the values of the previous stream in its slot, so that
  * the fences of a closed stream stay signaled.
+ *
+ * After a device failure (gpu.h) the timeline words of GPU streams do not change any more, although work that was
+ * running may still use memory. pool->gpu_failed is then set, and waits for their unsignaled fences return -EIO. The
+ * words stay as they are, so memory that waits for such a fence is not used again until the process has ended. The slot
+ * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of().
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -98,6 +103,12 @@ void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mi
 
 /* stream_wait_word() - make a stream wait for a fence by its timeline word in this segment. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
+
+/*
+ * release_fence() - record a fence after which memory is released. After a device failure, the fence is never signaled,
+ * so the memory is not used again. Return: as gpool_fence_record(), except -EIO after a device failure.
+ */
+int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
 /*
  * fence_joined() - combine two fences into one, for block entries only; `old` may be a joint fence. Return 0 if no

@@ -56,7 +56,10 @@ GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags
  */
 GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
 
-/* gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. */
+/*
+ * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
+ * after a GPU failure.
+ */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
 /*
@@ -82,9 +85,16 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
 /* ---- fences ---- */
 
 /*
+ * GPU failures. A fault of work on the GPU, such as an access to an address without a mapping, ends all GPU work of the
+ * process: queued work is not executed any more. Waits for fences that are not signaled then return -EIO, and so do
+ * calls that queue work. Memory that waits for such a fence is not used again until the process has ended, even after
+ * gpool_close(). A process cannot use the GPU after a failure and should end.
+ */
+
+/*
  * gpool_fence_record() - record a fence after all work that is queued on a stream.
  *
- * Return: 0, -EINVAL (not open), -EIO (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
+ * Return: 0, -EINVAL (not open), -EIO (the GPU or its driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -93,12 +103,13 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
+ *   -EIO     the GPU failed before the fence was signaled: the work before the fence may not have been done
  *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
  *            may not have been done
  *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
  *   -ECHILD  after fork()
  *
- * Cost: one load.
+ * Cost: one load. For a fence that is not signaled, also a driver call, at most once per millisecond and stream.
  */
 GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
 

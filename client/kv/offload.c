@@ -63,8 +63,10 @@ static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t toke
 
 static int load_from(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
-	if (sequence->lossy && int8_lost(kv, sequence))
-		return -ENODATA;
+	int error = sequence->lossy ? int8_check(kv, sequence) : 0;
+
+	if (error)
+		return error;
 	return sequence->saved->pieces ? pieces_load(kv, sequence) : host_load(kv, sequence);
 }
 

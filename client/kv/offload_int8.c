@@ -111,8 +111,9 @@ int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint6
 	return gpool_copy(kv->pool, kv->stream, loss_address(kv, kv_row(kv, sequence)), sums, sizeof(*kv->losses));
 }
 
-bool int8_lost(struct gpool_kv *kv, const struct kv_sequence *sequence)
+int int8_check(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
-	gpool_fence_wait(kv->pool, sequence->loss_known, -1);
-	return isinf(kv->losses[kv_row(kv, sequence)].max_error);
+	int error = gpool_fence_wait(kv->pool, sequence->loss_known, -1);
+
+	return error ? error : isinf(kv->losses[kv_row(kv, sequence)].max_error) ? -ENODATA : 0;
 }

@@ -40,9 +40,9 @@ int int8_sums_begin(struct gpool_kv *kv, uint64_t sums);
 int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t sums);
 
 /*
- * int8_lost() - wait for the error, and return true if the content had an infinity or a NaN, which int8 cannot
- * represent.
+ * int8_check() - wait for the error. Return: 0, -ENODATA (the content had an infinity or a NaN, which int8 cannot
+ * represent), or as gpool_fence_wait().
  */
-bool int8_lost(struct gpool_kv *kv, const struct kv_sequence *sequence);
+int int8_check(struct gpool_kv *kv, const struct kv_sequence *sequence);
 
 #endif
