@@ -19,7 +19,7 @@ enum {
 	QUERY_NS = 1000000, /* interval of queries whether the device has failed, while a fence is not signaled */
 };
 
-static_assert(SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
+static_assert(2 * SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
 
 struct stream {
 	pthread_mutex_t lock;
@@ -33,6 +33,7 @@ struct stream {
 	_Atomic bool waits;        /* the stream is a GPU stream, so it can wait */
 	_Atomic uint64_t recorded; /* highest value of a recorded fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
+	uint64_t exported;         /* highest value of an exported fence */
 	_Atomic bool mirror;       /* the slot is used as a mirror and has no stream: see stream.h */
 	bool lost;                 /* closed after a device failure: the slot is not reused */
 	_Atomic uint64_t query_ns; /* time of the last query */
@@ -86,11 +87,19 @@ static COLD int fail_gpu(void)
 
 static COLD void gpu_fail_all(struct gpool *pool)
 {
-	if (!atomic_exchange(&pool->gpu_failed, true))
-		pool_log(pool, POOL_LOG_ERROR,
-			"the GPU has failed, and work that this process has queued is not executed any more: %s; "
-			"restart the process",
-			gpu_error_text());
+	struct timeline_page *page;
+
+	if (atomic_exchange(&pool->gpu_failed, true))
+		return;
+	/* stream_share() publishes the page before it reads gpu_failed. */
+	page = atomic_load(&pool->streams->page);
+	for (uint32_t slot = 1; page && slot < SESSION_TIMELINES; slot++)
+		if (atomic_load(&pool->streams->slots[slot].number) && atomic_load(&pool->streams->slots[slot].waits))
+			timeline_page_fail(page, slot);
+	pool_log(pool, POOL_LOG_ERROR,
+		"the GPU has failed, and work that this process has queued is not executed any more: %s; "
+		"restart the process",
+		gpu_error_text());
 }
 
 /* Query whether the device has failed. The caller holds the stream's lock. */
@@ -625,10 +634,19 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 	}
 }
 
+/* Return the word of a mirror for which GPU streams wait. */
+static _Atomic uint64_t *mirror_gate(const struct gpool *pool, uint32_t slot)
+{
+	return &pool->session.timeline[SESSION_TIMELINES + slot];
+}
+
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
 {
-	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
-		fence.value & FENCE_VALUE_MASK);
+	uint32_t slot = fence_slot(fence.value);
+	const _Atomic uint64_t *word =
+		stream_is_mirror(pool, slot) ? mirror_gate(pool, slot) : &pool->session.timeline[slot];
+
+	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)word, fence.value & FENCE_VALUE_MASK);
 }
 
 int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence)
@@ -688,7 +706,7 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 
 void stream_publish(struct gpool *pool, struct timeline_page *page)
 {
-	atomic_store_explicit(&pool->streams->page, page, memory_order_release);
+	atomic_store(&pool->streams->page, page);
 }
 
 /*
@@ -723,7 +741,8 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	if (error)
 		return error;
 	/* For a host-signaled timeline, gpool_fence_signal() stores the value in the page. */
-	if (stream->gpu && pool_gpu_failed(pool)) {
+	stream->exported = value > stream->exported ? value : stream->exported;
+	if (stream->gpu && atomic_load(&pool->gpu_failed)) {
 		error = fail_gpu();
 	} else if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
@@ -734,6 +753,26 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	return stream_unlock(pool, stream, error);
 }
 
+bool stream_exported_query(struct gpool *pool)
+{
+	bool pending = false;
+
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		struct stream *stream = &pool->streams->slots[slot];
+
+		if (!atomic_load_explicit(&stream->number, memory_order_relaxed))
+			continue;
+		if (pthread_mutex_trylock(&stream->lock)) {
+			pending = true;
+			continue;
+		}
+		if (stream->gpu && !fence_signaled(&pool->session, fence_make(slot, stream->exported)))
+			pending |= !stream_query(pool, stream);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	return pending && !pool_gpu_failed(pool);
+}
+
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event)
 {
 	struct stream *stream;
@@ -741,7 +780,11 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 
 	if (error)
 		return error;
-	error = stream->gpu ? gpu_event_record(pool->gpu, event, stream->gpu) : -EINVAL;
+	if ((fence.value & FENCE_VALUE_MASK) > stream->exported)
+		stream->exported = fence.value & FENCE_VALUE_MASK;
+	error = !stream->gpu            ? -EINVAL
+		: pool_gpu_failed(pool) ? fail_gpu()
+					: gpu_event_record(pool->gpu, event, stream->gpu);
 	return stream_unlock(pool, stream, error);
 }
 
@@ -791,10 +834,18 @@ void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)
 
 	if (value == UINT64_MAX)
 		value = atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed);
+	if (atomic_load_explicit(mirror_gate(pool, slot), memory_order_relaxed) < value)
+		atomic_store_explicit(mirror_gate(pool, slot), value, memory_order_release);
 	if (atomic_load_explicit(signaled, memory_order_relaxed) >= value)
 		return;
 	atomic_store_explicit(signaled, value, memory_order_release);
 	futex_wake(timeline_low(pool, slot), INT_MAX);
+}
+
+void stream_mirror_release(struct gpool *pool, uint32_t slot)
+{
+	atomic_store_explicit(mirror_gate(pool, slot),
+		atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed), memory_order_release);
 }
 
 void stream_mirror_close(struct gpool *pool, uint32_t slot)

@@ -103,7 +103,8 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
- *   -EIO     the GPU failed before the fence was signaled: the work before the fence may not have been done
+ *   -EIO     the GPU of the process that recorded the fence failed before the fence was signaled: the work before the
+ *            fence may not have been done
  *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
  *            may not have been done
  *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
@@ -152,7 +153,9 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
  *	gpool_fence_close(pool, fence);
  *
  * If the exporting process dies before the fence is signaled, all waits for the fence end, and gpool_fence_done()
- * returns -ESRCH until the fence is closed. A reader must therefore check the fence again when its own stream is done.
+ * returns -ESRCH until the fence is closed. If its GPU fails, the same applies with -EIO, but memory that waits for the
+ * fence is not used again until the process has died. A reader must therefore check the fence again when its own stream
+ * is done. Whether a GPU's wait for an event ends after a failure of the other process's GPU depends on the driver.
  */
 enum gpool_fence_handle_type {
 	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* the fence was signaled at the export; the import returns GPOOL_FENCE_NONE */
@@ -215,11 +218,11 @@ GPOOL_API int gpool_fence_export(
  *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
  *   -EPIPE       the agent is not running, or does not answer within 10 s
- *   -EIO         the GPU driver failed
+ *   -EIO         the GPU driver failed, or the GPU of the exporting process has failed
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, one
- * driver call, and for the first import of an event a second one.
+ * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, also
+ * one driver call, and for the first import of an event a second one.
  */
 GPOOL_API int gpool_fence_import(
 	struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);

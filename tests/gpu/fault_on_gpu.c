@@ -57,6 +57,13 @@ static struct harness harness;
 		} \
 	} while (0)
 
+/* In a worker, wait until the condition is true; SIGALRM ends the wait. */
+#define AWAIT_IN_WORKER(condition) \
+	while (!(condition)) { \
+		gpool_fence_done(pool, GPOOL_FENCE_NONE); /* ends deferred frees */ \
+		poll(NULL, 0, AWAIT_STEP_MS); \
+	}
+
 static struct gpool *pool;
 static uint32_t stream, gate;
 static struct gpool_fence held; /* signaled by fault_now() */
@@ -226,6 +233,90 @@ static void worker_memory(void)
 	hear_step();
 }
 
+/* Export a fence of work that faults. The process then does nothing, and detects the failure all the same. */
+static void export_and_fault(uint32_t flags)
+{
+	struct gpool_fence_handle handle;
+	struct gpool_fence after;
+
+	fault_queue();
+	after = record(stream);
+	RETURNS(gpool_fence_export(pool, after, flags, &handle), 0);
+	say(&handle, sizeof(handle));
+	hear_step();
+	fault_now();
+	hear_step();
+}
+
+static void worker_exports(void)
+{
+	export_and_fault(0);
+}
+
+static void worker_exports_event(void)
+{
+	export_and_fault(GPOOL_FENCE_EXPORT_EVENT);
+}
+
+static struct gpool_fence import(struct gpool_fence_handle *handle)
+{
+	struct gpool_fence fence;
+
+	hear(handle, sizeof(*handle));
+	RETURNS(gpool_fence_import(pool, handle, &fence), 0);
+	RETURNS(gpool_fence_done(pool, fence), 0);
+	return fence;
+}
+
+/*
+ * All waits for an imported fence end when the GPU of the exporter has failed: those of threads with -EIO, those of GPU
+ * streams at all. Work of the exporter may still use blocks that wait for the fence, so they wait for its end.
+ */
+static void worker_imports(void)
+{
+	struct gpool_fence_handle handle;
+	struct gpool_fence theirs = import(&handle), again, ours;
+	struct gpool_block unpinned, freed;
+	uint32_t session = gpool_session(pool);
+	uint64_t address;
+
+	unpinned = alloc(8, &address);
+	freed = alloc(8, &address);
+	RETURNS(gpool_unpin_after(pool, &unpinned, theirs), 0);
+	RETURNS(gpool_free_after(pool, &freed, theirs), 0);
+	RETURNS(gpool_stream_wait(pool, stream, theirs), 0);
+	ours = record(stream);
+	say(&session, sizeof(session));
+	RETURNS(gpool_fence_wait(pool, theirs, -1), -EIO);
+	CHECK(strstr(gpool_last_error(-EIO), "exported fence"));
+	RETURNS(gpool_fence_wait(pool, ours, -1), 0);
+	RETURNS(gpool_fence_done(pool, theirs), -EIO);
+	RETURNS(gpool_stream_wait(pool, stream, theirs), -EIO);
+	RETURNS(gpool_fence_import(pool, &handle, &again), -EIO);
+	RETURNS(gpool_fence_close(pool, theirs), 0); /* the blocks still wait */
+	CHECK(pool->deferred_count != 0);
+	say_step();
+	hear_step(); /* the exporter has ended */
+	AWAIT_IN_WORKER(pool->deferred_count == 0);
+	RETURNS(gpool_fence_record(pool, stream, &ours), 0);
+	RETURNS(gpool_fence_wait(pool, ours, -1), 0);
+	say_step();
+	hear_step();
+	gpool_close(pool);
+}
+
+/* Threads learn of the failure if the fence was exported by event, too. */
+static void worker_imports_event(void)
+{
+	struct gpool_fence_handle handle;
+	struct gpool_fence theirs = import(&handle);
+
+	say_step();
+	RETURNS(gpool_fence_wait(pool, theirs, -1), -EIO);
+	RETURNS(gpool_fence_close(pool, theirs), 0);
+	gpool_close(pool);
+}
+
 /* ---- the test ---- */
 
 struct child {
@@ -324,6 +415,47 @@ static void test_pages_stay_until_the_process_has_ended(void **state)
 	child_end(&child);
 }
 
+static void test_waits_of_importers_end(void **state)
+{
+	struct child exporter = child_start("exports"), importer = child_start("imports");
+	struct gpool_fence_handle handle;
+	uint32_t session;
+	char step;
+	int status;
+
+	(void)state;
+	child_hear(&exporter, &handle, sizeof(handle));
+	child_say(&importer, &handle, sizeof(handle));
+	child_hear(&importer, &session, sizeof(session));
+	child_say(&exporter, "", 1);
+	child_hear(&importer, &step, 1); /* all its waits have ended */
+	assert_int_equal(harness_evict(&harness, session, PAGES), 0);
+	assert_int_equal(kill(exporter.pid, SIGKILL), 0);
+	assert_int_equal(waitpid(exporter.pid, &status, 0), exporter.pid);
+	close(exporter.socket);
+	child_say(&importer, "", 1);
+	child_hear(&importer, &step, 1);
+	assert_int_equal(harness_evict(&harness, session, PAGES), 8);
+	child_say(&importer, "", 1);
+	child_end(&importer);
+}
+
+static void test_waits_of_importers_by_event_end(void **state)
+{
+	struct child exporter = child_start("exports_event"), importer = child_start("imports_event");
+	struct gpool_fence_handle handle;
+	char step;
+
+	(void)state;
+	child_hear(&exporter, &handle, sizeof(handle));
+	child_say(&importer, &handle, sizeof(handle));
+	child_hear(&importer, &step, 1);
+	child_say(&exporter, "", 1);
+	child_end(&importer);
+	child_say(&exporter, "", 1);
+	child_end(&exporter);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -331,6 +463,10 @@ static const struct {
 	{"waits", worker_waits},
 	{"queries", worker_queries},
 	{"memory", worker_memory},
+	{"exports", worker_exports},
+	{"exports_event", worker_exports_event},
+	{"imports", worker_imports},
+	{"imports_event", worker_imports_event},
 };
 
 static int worker(const char *name, const char *directory)
@@ -351,6 +487,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_waits_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_queries_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_pages_stay_until_the_process_has_ended, start, stop),
+		cmocka_unit_test_setup_teardown(test_waits_of_importers_end, start, stop),
+		cmocka_unit_test_setup_teardown(test_waits_of_importers_by_event_end, start, stop),
 	};
 	const struct gpu_ops *ops;
 
