@@ -534,6 +534,8 @@ void gpool_close(struct gpool *pool)
 	background_stop(pool);
 	thread_cache_pool_close(pool);
 	parts_close(pool);
-	detach(pool);
+	/* After a device failure, work may still use pages. The agent then waits until this process has ended. */
+	if (!pool_gpu_failed(pool))
+		detach(pool);
 	pool_release(pool);
 }

@@ -1,9 +1,9 @@
 /*
  * gpu.c - the gpu_*() functions: count calls, reject invalid ones, inject faults, and call the back end.
  *
- * The steps of a call are, in this order: count, permission, arguments, fault, back end. Rejected calls are counted
- * too, so that a test of the number of driver calls sees all of them. A fault affects only calls that would have
- * reached the back end.
+ * The steps of a call are, in this order: count, permission, arguments, device failure, fault, back end. Rejected calls
+ * are counted too, so that a test of the number of driver calls sees all of them. A fault affects only calls that would
+ * have reached the back end.
  */
 #include "cuda/gpu_private.h"
 #include "cuda/kernels/kernel.h"
@@ -33,6 +33,7 @@ static const char *const call_names[GPU_CALL_KINDS] = {
 	[GPU_CALL_STREAM_CREATE] = "stream_create",
 	[GPU_CALL_STREAM_ADOPT] = "stream_adopt",
 	[GPU_CALL_STREAM_SYNC] = "stream_sync",
+	[GPU_CALL_STREAM_QUERY] = "stream_query",
 	[GPU_CALL_COPY] = "copy",
 	[GPU_CALL_FILL] = "fill",
 	[GPU_CALL_LAUNCH] = "launch",
@@ -59,6 +60,14 @@ static const bool owner_may[GPU_CALL_KINDS] = {
 	[GPU_CALL_RELEASE] = true,
 	[GPU_CALL_EXPORT] = true,
 	[GPU_CALL_MEMORY_INFO] = true,
+};
+
+/* Calls that still work after a device failure. The driver may permit other calls too. */
+static const bool works_after_failure[GPU_CALL_KINDS] = {
+	[GPU_CALL_GRANULARITY] = true,
+	[GPU_CALL_RELEASE] = true,
+	[GPU_CALL_UNRESERVE] = true,
+	[GPU_CALL_UNMAP] = true,
 };
 
 /* Faults for the next device to be opened. Calls of GPU_CALL_OPEN are counted here, because they have no device yet. */
@@ -223,6 +232,9 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 			call_names[call], gpu->index);
 	if (!sound)
 		return gpu_fail(-EINVAL, "%s: invalid argument", call_names[call]);
+	error = atomic_load_explicit(&gpu->failed, memory_order_acquire);
+	if (error && !works_after_failure[call])
+		return gpu_fail(error, "%s: device %d has failed", call_names[call], gpu->index);
 	if (atomic_load_explicit(&gpu->fault_at[call], memory_order_relaxed) != number)
 		return 0;
 	error = atomic_load_explicit(&gpu->fault_error[call], memory_order_relaxed);
@@ -337,6 +349,18 @@ int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	int rc = call_begin(gpu, GPU_CALL_STREAM_SYNC, stream);
 
 	return rc < 0 ? rc : gpu->ops->stream_sync(gpu, stream);
+}
+
+int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream)
+{
+	int rc = call_begin(gpu, GPU_CALL_STREAM_QUERY, stream);
+
+	if (rc == 0)
+		rc = gpu->ops->stream_query(gpu, stream);
+	/* A query reports these only for earlier work. The text keeps the cause. */
+	if (rc == -EFAULT || rc == -ENODEV)
+		rc = error_untaken = -EIO;
+	return rc;
 }
 
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)

@@ -10,6 +10,10 @@
  * other error -EIO. Both back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's
  * description of this thread's last failure.
  *
+ * Device failure: queued work that accesses an address without a mapping, or another serious error, ends the context of
+ * the process. Work that is queued, also on other streams, is then never executed, so timeline words do not change any
+ * more, and almost all calls return an error. Only gpu_stream_query() distinguishes this from the failure of one call.
+ *
  * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after
  * fork(); the child must open the device itself.
  */
@@ -46,6 +50,7 @@ enum gpu_call {
 	GPU_CALL_STREAM_CREATE,
 	GPU_CALL_STREAM_ADOPT,
 	GPU_CALL_STREAM_SYNC,
+	GPU_CALL_STREAM_QUERY,
 	GPU_CALL_COPY,
 	GPU_CALL_FILL,
 	GPU_CALL_LAUNCH,
@@ -156,6 +161,7 @@ struct gpu_ops {
 	int (*stream_adopt)(struct gpu *gpu, void *native, struct gpu_stream **stream);
 	void (*stream_destroy)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*stream_sync)(struct gpu *gpu, struct gpu_stream *stream);
+	int (*stream_query)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*copy)(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 	int (*fill)(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 	int (*launch)(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
@@ -265,6 +271,12 @@ int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 /* gpu_stream_sync() - wait until all queued work has finished. Return: the first error of work since the last sync. */
 int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
+/*
+ * gpu_stream_query() - check whether all queued work has finished, and whether the device has failed. Return: 0;
+ * -EAGAIN (not finished); -EIO (a device failure: see above; later queries return the same); other errors provide no
+ * information about the device.
+ */
+int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 
 /*
  * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory

@@ -198,6 +198,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.stream_adopt = cuda_stream_adopt,
 	.stream_destroy = cuda_stream_destroy,
 	.stream_sync = cuda_stream_sync,
+	.stream_query = cuda_stream_query,
 	.copy = cuda_copy,
 	.fill = cuda_fill,
 	.launch = cuda_launch,

@@ -47,6 +47,8 @@
 	X(cuStreamCreate) \
 	X(cuStreamDestroy) \
 	X(cuStreamSynchronize) \
+	X(cuStreamQuery) \
+	X(cuStreamIsCapturing) \
 	X(cuStreamGetCtx) \
 	X(cuStreamWaitEvent) \
 	X(cuMemcpyAsync) \
@@ -183,6 +185,7 @@ int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
+int cuda_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int cuda_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 int cuda_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);

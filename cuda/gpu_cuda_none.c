@@ -154,6 +154,13 @@ static int none_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	return none(-EOPNOTSUPP);
 }
 
+static int none_stream_query(struct gpu *gpu, struct gpu_stream *stream)
+{
+	(void)gpu;
+	(void)stream;
+	return none(-EOPNOTSUPP);
+}
+
 static int none_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)
 {
 	(void)gpu;
@@ -317,6 +324,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.stream_adopt = none_stream_adopt,
 	.stream_destroy = none_stream_destroy,
 	.stream_sync = none_stream_sync,
+	.stream_query = none_stream_query,
 	.copy = none_copy,
 	.fill = none_fill,
 	.launch = none_launch,

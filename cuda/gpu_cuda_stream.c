@@ -26,6 +26,25 @@ static CUevent event_of(struct gpu_event *event)
 	return (CUevent)(void *)event;
 }
 
+/*
+ * capture_check() - return -EBUSY if a graph is being captured from the stream. A captured operation is not executed,
+ * but repeated by each launch of the graph; a query or a wait makes the capture invalid. The context is current.
+ */
+static int capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const char *what)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult result = cuda->driver->cuStreamIsCapturing(stream_of(stream), &status);
+
+	/* The legacy default stream waits for the streams that are captured. */
+	if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	else if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuStreamIsCapturing");
+	return status == CU_STREAM_CAPTURE_STATUS_NONE
+		? 0
+		: gpu_fail(-EBUSY, "%s: a graph is being captured from the stream", what);
+}
+
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
@@ -95,6 +114,23 @@ int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda_context_pop(cuda);
 	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuStreamSynchronize");
+}
+
+int cuda_stream_query(struct gpu *gpu, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result = CUDA_SUCCESS;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	rc = capture_check(cuda, stream, "cuStreamQuery");
+	if (rc == 0)
+		result = cuda->driver->cuStreamQuery(stream_of(stream));
+	cuda_context_pop(cuda);
+	if (result == CUDA_ERROR_NOT_READY)
+		return -EAGAIN; /* not a failure: keep the error text */
+	return result == CUDA_SUCCESS ? rc : cuda_fail(cuda->driver, result, "cuStreamQuery");
 }
 
 int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)

@@ -11,6 +11,8 @@
  *   GPOOL_HOST_MEMORY       bytes of each device; default: the machine's physical memory
  *   GPOOL_HOST_LACKS        capabilities that the devices lack: "events" between processes; "zeros" in fresh memory,
  *                           which then contains other bytes; or both, separated by a comma
+ *   GPOOL_HOST_FAULTS       "sticky": a fault of queued work is a device failure (gpu.h); default: the next sync
+ *                           reports it, and the stream continues
  *
  * Sizes have a suffix: K, M, G or T, each with or without "iB" (all powers of two).
  */
@@ -115,6 +117,16 @@ static int device_capabilities(uint32_t *capabilities)
 	return 0;
 }
 
+static int device_faults(bool *sticky)
+{
+	const char *text = getenv("GPOOL_HOST_FAULTS");
+
+	*sticky = text && *text;
+	return *sticky && strcmp(text, "sticky")
+		? gpu_fail(-EINVAL, "GPOOL_HOST_FAULTS is '%s'; the permitted word is sticky", text)
+		: 0;
+}
+
 static int device_check(int index)
 {
 	int count = host_device_count();
@@ -192,6 +204,8 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 		rc = device_memory_bytes(&host->memory_bytes);
 	if (rc == 0)
 		rc = device_capabilities(&host->capabilities);
+	if (rc == 0)
+		rc = device_faults(&host->sticky);
 	if (rc == 0)
 		rc = progress_init(host);
 	if (rc < 0) {
@@ -306,6 +320,7 @@ const struct gpu_ops gpu_host_ops = {
 	.stream_adopt = host_stream_adopt,
 	.stream_destroy = host_stream_destroy,
 	.stream_sync = host_stream_sync,
+	.stream_query = host_stream_query,
 	.copy = host_copy,
 	.fill = host_fill,
 	.launch = host_launch,

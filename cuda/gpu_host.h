@@ -88,6 +88,7 @@ struct gpu_host {
 	uint64_t page;         /* page size of the system */
 	uint64_t memory_bytes; /* size of the device's memory */
 	uint32_t capabilities;
+	bool sticky; /* a fault of queued work is a device failure */
 
 	pthread_mutex_t lock;
 	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */
@@ -165,6 +166,7 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
+int host_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,

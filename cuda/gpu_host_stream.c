@@ -5,7 +5,8 @@
  * addresses are marked as used. When it is executed, the checks of the hardware are made in this back end's tables (an
  * address must be mapped with access). An invalid operation therefore causes an error at the next sync and never a
  * signal. After an error, the stream continues with the next operation, so that tests can continue; a GPU would end the
- * whole context.
+ * whole context. With GPOOL_HOST_FAULTS=sticky, a fault drops all queued operations of the device, and further calls
+ * return its error.
  *
  * The event or timeline for which a stream waits may depend on another process, which cannot wake this one. After a
  * short spin, the thread therefore sleeps in increasing steps of at most wait_step_max_ns. Operations of this process
@@ -109,6 +110,11 @@ static int wait_reached(const struct operation *operation)
 	return __atomic_load_n((const uint64_t *)operation->to.va, __ATOMIC_ACQUIRE) >= operation->value;
 }
 
+static bool is_failed(struct gpu_host *host)
+{
+	return atomic_load_explicit(&host->gpu.failed, memory_order_acquire) != 0;
+}
+
 static int wait_execute(struct gpu_host *host, const struct operation *operation)
 {
 	long step_ns = wait_step_min_ns;
@@ -120,7 +126,7 @@ static int wait_execute(struct gpu_host *host, const struct operation *operation
 	if (rc != 0)
 		return rc < 0 ? rc : 0;
 	pthread_mutex_lock(&host->progress_lock);
-	while ((rc = wait_reached(operation)) == 0) {
+	while ((rc = wait_reached(operation)) == 0 && !is_failed(host)) {
 		if (host->closing) {
 			rc = -ECANCELED;
 			break;
@@ -227,7 +233,13 @@ static void *stream_main(void *argument)
 		kind = operation->kind;
 		va = operation->to.va;
 		bytes = operation->to.bytes;
-		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
+		rc = is_closing(stream->host)     ? -ECANCELED
+			: is_failed(stream->host) ? 0
+						  : operation_execute(stream->host, operation);
+		if (rc == -EFAULT && stream->host->sticky) {
+			atomic_store_explicit(&stream->host->gpu.failed, rc, memory_order_release);
+			host_progress_wake(stream->host);
+		}
 		/* destroy the operation before it counts as finished, because an unmap may follow a sync */
 		operation_destroy(stream->host, operation);
 
@@ -353,11 +365,25 @@ int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	while (stream->finished < target)
 		pthread_cond_wait(&stream->done, &stream->lock);
 	rc = stream->error;
-	if (rc < 0)
+	if (rc == 0 && is_failed(stream->host))
+		rc = gpu_fail(-EFAULT, "work on another stream has failed, and ended all work of the device");
+	else if (rc < 0)
 		gpu_fail(rc, "%s", stream->error_text);
 	stream->error = 0;
 	pthread_mutex_unlock(&stream->lock);
 	return rc;
+}
+
+int host_stream_query(struct gpu *gpu, struct gpu_stream *stream)
+{
+	bool finished;
+
+	if (!host_stream_is_of(stream, host_of(gpu)))
+		return gpu_fail(-EINVAL, "cannot query a stream of another device");
+	pthread_mutex_lock(&stream->lock);
+	finished = stream->finished == stream->queued;
+	pthread_mutex_unlock(&stream->lock);
+	return finished ? 0 : -EAGAIN;
 }
 
 /* operation_new() - create an operation for this stream; NULL: the error is in *rc. */

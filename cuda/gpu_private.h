@@ -19,6 +19,7 @@ struct gpu {
 	_Atomic uint64_t calls[GPU_CALL_KINDS];
 	_Atomic uint64_t fault_at[GPU_CALL_KINDS]; /* 0: none */
 	_Atomic int fault_error[GPU_CALL_KINDS];
+	_Atomic int failed; /* error of a device failure that `host` emulates; most calls return it. 0: none */
 };
 
 /* gpu_fail() - store this thread's error text. Return: `error`. */

@@ -268,7 +268,7 @@ struct session_segment {
 	_Atomic uint32_t *pins;         /* [page_count] */
 	_Atomic uint32_t *touch;        /* [page_count], clock_ms of the last use */
 	struct block_entry *blocks;     /* [page_count] */
-	_Atomic uint64_t *timeline;     /* [SESSION_TIMELINES] */
+	_Atomic uint64_t *timeline;     /* [2 * SESSION_TIMELINES]; the second half: client/core/stream.h */
 	struct lease_request *requests; /* [SESSION_REQUESTS] */
 	struct session_stats *stats;
 	struct session_answer *answers; /* [SESSION_ANSWERS] */

@@ -5,7 +5,7 @@
  * agent. The worker creates, maps and seals it when it first exports a fence; no other process can ever write to it.
  * The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that others
  * wait for both to this page and to the session segment (client/core/export.c). Readers must treat the page as
- * untrusted: it may signal a fence too early or too late, which affects only the waiters.
+ * untrusted: it may signal a fence too early or too late, or mark a slot as failed, which affects only the waiters.
  */
 #ifndef GPOOL_SHM_TIMELINE_PAGE_H
 #define GPOOL_SHM_TIMELINE_PAGE_H
@@ -19,13 +19,30 @@ struct timeline_page {
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t session;
-	uint64_t key; /* random, to distinguish sessions to which the same id was assigned */
-	uint64_t more[5];
+	uint64_t key;             /* random, to distinguish sessions to which the same id was assigned */
+	_Atomic uint64_t more[5]; /* more[0] to more[3]: timeline_page_failed(); more[4]: 0 */
 	/* by stream slot: the value in the session segment, or an older one */
 	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
 static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
+
+static_assert(SESSION_TIMELINES / 64 <= 5, "a bit for each stream slot");
+
+/*
+ * timeline_page_fail() - mark a slot whose number will not change any more, because the session's GPU has failed.
+ * timeline_page_failed() - return true if the slot is marked. A reader that finds the mark must read the number again:
+ * progress before the failure counts.
+ */
+static inline void timeline_page_fail(struct timeline_page *page, uint32_t slot)
+{
+	atomic_fetch_or_explicit(&page->more[slot / 64], UINT64_C(1) << (slot % 64), memory_order_release);
+}
+
+static inline bool timeline_page_failed(const struct timeline_page *page, uint32_t slot)
+{
+	return atomic_load_explicit(&page->more[slot / 64], memory_order_acquire) >> (slot % 64) & 1;
+}
 
 /*
  * timeline_page_create() - create a page, map it for writing and seal it; the caller owns *fd. Return: 0, -EIO (no

@@ -2,6 +2,7 @@
 
 #include "client/core/attach_call.h"
 #include "client/core/fence_ticket.h"
+#include "client/core/import.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "proto/codec.h"
@@ -82,6 +83,7 @@ static int page_make(struct gpool *pool)
 	 * it kept.
 	 */
 	madvise(exports->page, TIMELINE_PAGE_BYTES, MADV_DONTFORK);
+	stream_publish(pool, exports->page);
 	return 0;
 }
 
@@ -96,7 +98,6 @@ static int page_register(struct gpool *pool)
 	if (error)
 		return error;
 	exports->registered = true;
-	stream_publish(pool, exports->page);
 	return 0;
 }
 
@@ -180,6 +181,9 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
 		return fail(-EOPNOTSUPP, "events of this device cannot be shared between processes");
 	error = page_make(pool);
+	/* Importers of this pool learn from the page that the GPU has failed. The export also works without it. */
+	if (!error)
+		page_share(pool);
 	if (!error)
 		error = event_take(pool, &event);
 	if (!error)
@@ -245,6 +249,8 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 		if (pool->exports->page)
 			ticket.key = pool->exports->page->key;
 		pthread_mutex_unlock(&pool->exports->lock);
+		if (result == 0)
+			result = import_watch(pool);
 		if (result < 0)
 			return error_known(result);
 		if (result > 0)

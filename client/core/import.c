@@ -19,6 +19,8 @@ enum {
 	STEP_LEAST_NS = 20000,
 	STEP_MOST_NS = 1000000,
 	STEP_SHARE = 8,
+	/* chosen: a failure of a GPU is rare, and its detection may take some time */
+	WATCH_NS = 100000000,
 	GONE_LOOK_NS = 500000000, /* interval of checks whether the agent, which reports deaths, still exists */
 };
 
@@ -27,7 +29,7 @@ struct import_fence {
 	TAILQ_ENTRY(import_fence) link;
 	uint64_t theirs, ours;
 	uint32_t refs;
-	struct import_event *event; /* NULL: the import reads a timeline page */
+	struct import_event *event; /* NULL: the number in the timeline page */
 };
 TAILQ_HEAD(import_fences, import_fence);
 
@@ -37,13 +39,15 @@ struct import {
 	uint64_t key;
 	uint32_t stream;          /* slot in the other session */
 	uint32_t slot;            /* slot in this session */
-	struct import_view *view; /* NULL: the import uses events */
+	struct import_view *view; /* NULL: the import uses only events */
 	struct import_fences fences;
 	uint64_t signaled; /* highest signaled number of the mirror */
 	uint32_t refs;     /* sum of the references to its fences */
 	/* a stream or a block of this process may wait for one of the numbers, even if all of its fences are closed */
 	bool held;
 	int error; /* error of the fences that will never be signaled */
+	/* -EIO, but work of the other process may still be running: blocks wait until the process has ended */
+	bool failed;
 };
 
 struct imports {
@@ -57,6 +61,8 @@ struct imports {
 	uint64_t gone_ns; /* time of the last check whether the agent exists */
 	pthread_t thread;
 	bool running, ending;
+	bool watch; /* query whether the device has failed */
+	uint64_t watched_ns;
 };
 
 /* ---- progress; the caller holds the lock ---- */
@@ -70,9 +76,13 @@ static bool is_open(const struct import *import)
 
 static int fence_signaled_there(struct gpool *pool, const struct import *import, const struct import_fence *fence)
 {
-	if (import->view)
-		return view_reached(pool, import->view, import->stream, fence->theirs);
-	return event_reached(pool, fence->event);
+	int state = fence->event ? event_reached(pool, fence->event) : 0;
+
+	if (state || !import->view)
+		return state;
+	state = view_reached(pool, import->view, import->stream, fence->theirs);
+	/* The event may have been signaled before the end that the page reports. */
+	return state < 0 && fence->event && event_reached(pool, fence->event) > 0 ? 1 : state;
 }
 
 static void fence_free(struct gpool *pool, struct import *import, struct import_fence *fence)
@@ -88,7 +98,7 @@ static void fences_sweep(struct gpool *pool, struct import *import)
 {
 	struct import_fence *fence, *next;
 
-	if (!is_open(import))
+	if (!is_open(import) && !import->failed)
 		import->held = false;
 	for (fence = TAILQ_FIRST(&import->fences); fence; fence = next) {
 		next = TAILQ_NEXT(fence, link);
@@ -101,7 +111,22 @@ static void fences_sweep(struct gpool *pool, struct import *import)
 static void import_break(struct gpool *pool, struct import *import, int error)
 {
 	import->error = error;
+	import->failed = error == -EIO;
+	if (import->failed)
+		stream_mirror_release(pool, import->slot);
+	else
+		stream_mirror_reach(pool, import->slot, UINT64_MAX);
+}
+
+/* Signal the mirror of a failed import when the other process has ended. Return true if it has. */
+static bool import_settle(struct gpool *pool, struct import *import)
+{
+	if (!import->view || !view_is_dead(pool, import->view))
+		return false;
+	import->failed = false;
 	stream_mirror_reach(pool, import->slot, UINT64_MAX);
+	fences_sweep(pool, import);
+	return true;
 }
 
 /* Update the mirror. Return true if it has advanced or ended. */
@@ -128,7 +153,7 @@ static bool import_refresh(struct gpool *pool, struct import *import)
 
 static bool is_needed(const struct import *import)
 {
-	return import->refs || (import->held && is_open(import));
+	return import->refs || (import->held && (is_open(import) || import->failed));
 }
 
 static void import_end(struct gpool *pool, struct import *import)
@@ -172,18 +197,24 @@ static void look_for_agent(struct imports *imports)
 		import_break(imports->pool, import, -EPIPE);
 }
 
-/* Update all imports. Return true if any is still open. *progress: true if any has advanced. */
-static bool imports_refresh(struct imports *imports, bool *progress)
+/*
+ * Update all imports. Return true if any is still open. *progress: true if any has advanced; *failed: true if any waits
+ * for the end of its process.
+ */
+static bool imports_refresh(struct imports *imports, bool *progress, bool *failed)
 {
 	struct import *import, *next;
 	bool open = false;
 
-	*progress = false;
+	*progress = *failed = false;
 	for (import = LIST_FIRST(&imports->all); import; import = next) {
 		next = LIST_NEXT(import, link);
 		if (is_open(import))
 			*progress |= import_refresh(imports->pool, import);
+		else if (import->failed)
+			*progress |= import_settle(imports->pool, import);
 		open |= is_open(import);
+		*failed |= import->failed;
 		if (!is_needed(import))
 			import_end(imports->pool, import);
 	}
@@ -192,31 +223,57 @@ static bool imports_refresh(struct imports *imports, bool *progress)
 	return open;
 }
 
-/* Sleep until the next poll or the next import. The interval depends on the time without progress. */
-static void sleep_a_step(struct imports *imports, uint64_t quiet_ns)
+/* Sleep for this time, or until the next import. */
+static void sleep_step(struct imports *imports, uint64_t step)
 {
-	uint64_t step = quiet_ns / STEP_SHARE, until;
+	uint64_t until = monotonic_ns() + step;
 	struct timespec limit;
 
-	step = step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
-	until = monotonic_ns() + step;
 	limit = (struct timespec){.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
 	pthread_cond_timedwait(&imports->work, &imports->lock, &limit);
+}
+
+/* Return the time until the next poll of open imports, which depends on the time without progress. */
+static uint64_t poll_step(uint64_t quiet_ns)
+{
+	uint64_t step = quiet_ns / STEP_SHARE;
+
+	return step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
+}
+
+/* Query whether the device has failed. The lock is released temporarily. */
+static void watch(struct imports *imports)
+{
+	uint64_t now = monotonic_ns();
+	bool again;
+
+	if (!imports->watch || now - imports->watched_ns < WATCH_NS)
+		return;
+	imports->watched_ns = now;
+	imports->watch = false;
+	pthread_mutex_unlock(&imports->lock);
+	again = stream_exported_query(imports->pool);
+	pthread_mutex_lock(&imports->lock);
+	imports->watch |= again;
 }
 
 static void *imports_main(void *argument)
 {
 	struct imports *imports = argument;
-	bool progress;
+	bool progress, failed, open;
 
 	pthread_mutex_lock(&imports->lock);
 	while (!imports->ending) {
-		bool open = imports_refresh(imports, &progress);
-
+		watch(imports);
+		open = imports_refresh(imports, &progress, &failed);
 		if (progress)
 			imports->news_ns = monotonic_ns();
+		if (imports->ending)
+			break;
 		if (open)
-			sleep_a_step(imports, monotonic_ns() - imports->news_ns);
+			sleep_step(imports, poll_step(monotonic_ns() - imports->news_ns));
+		else if (failed || imports->watch)
+			sleep_step(imports, WATCH_NS);
 		else
 			pthread_cond_wait(&imports->work, &imports->lock);
 	}
@@ -238,6 +295,22 @@ static int thread_start(struct imports *imports)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	imports->running = !error;
 	return error ? -ENOMEM : 0;
+}
+
+int import_watch(struct gpool *pool)
+{
+	struct imports *imports = pool->imports;
+	int error;
+
+	pthread_mutex_lock(&imports->lock);
+	error = thread_start(imports);
+	if (!error && !imports->watch) {
+		imports->watch = true;
+		imports->watched_ns = monotonic_ns();
+		pthread_cond_signal(&imports->work);
+	}
+	pthread_mutex_unlock(&imports->lock);
+	return error;
 }
 
 void import_close(struct gpool *pool)
@@ -288,6 +361,9 @@ static int import_look(struct gpool *pool, struct gpool_fence fence)
 		if (ours > import->signaled && !import->error)
 			import_refresh(pool, import);
 		state = ours <= import->signaled ? 1 : import->error;
+		if (state == -EIO)
+			fail(state, "the GPU of the process that exported fence 0x%llx has failed",
+				(unsigned long long)fence.value);
 	}
 	pthread_mutex_unlock(&imports->lock);
 	return state;
@@ -475,15 +551,21 @@ static int import_by_timeline(struct imports *imports, const struct fence_ticket
 
 static int import_by_event(struct imports *imports, const struct fence_ticket *ticket, struct gpool_fence *fence)
 {
+	struct import_view *view = NULL;
 	struct import_event *event;
 	int error = event_get(imports->pool, &imports->sources, ticket, &event), state;
 
 	if (error)
 		return error;
+	/* The page reports the end of a process of this pool, and the failure of its GPU. */
+	if (view_get(imports->pool, &imports->sources, ticket, &view))
+		view = NULL;
 	state = event_reached(imports->pool, event);
 	if (state > 0)
 		*fence = GPOOL_FENCE_NONE;
-	error = state == 0 ? fence_import(imports, ticket, NULL, event, fence) : state < 0 ? state : 0;
+	error = state == 0 ? fence_import(imports, ticket, view, event, fence) : state < 0 ? state : 0;
+	if ((state || error) && view)
+		view_put(&imports->sources, view);
 	if (state || error)
 		event_put(imports->pool, &imports->sources, event);
 	return error;

@@ -14,6 +14,12 @@
  * that is queued after the wait, forever. The thread detects such a death through the agent (the record of the session)
  * or the driver (an event), and ends the waits. The fence then reports -ESRCH until it is closed, so that incomplete
  * data is not taken for complete.
+ *
+ * If the GPU of the other process has failed, its timeline page contains a mark, and the fence reports -EIO. Work of
+ * that process may still be running, so blocks continue to wait until the process has ended; only the waits of threads
+ * and GPU streams end.
+ *
+ * For an exporter, the thread also queries whether the device has failed, while an exported fence is not signaled.
  */
 #ifndef GPOOL_CLIENT_IMPORT_H
 #define GPOOL_CLIENT_IMPORT_H
@@ -26,6 +32,8 @@ enum {
 };
 
 int import_open(struct gpool *pool);
+/* import_watch() - let the thread query whether the device has failed. Return: 0, -ENOMEM. */
+int import_watch(struct gpool *pool);
 /* import_close() - end all waits for other processes, before the streams are closed. */
 void import_close(struct gpool *pool);
 

@@ -10,7 +10,7 @@
 
 /* ---- timelines ---- */
 
-static bool view_is_dead(const struct gpool *pool, const struct import_view *view)
+bool view_is_dead(const struct gpool *pool, const struct import_view *view)
 {
 	const struct session_record *record = &pool->segment.sessions[view->session];
 
@@ -20,12 +20,12 @@ static bool view_is_dead(const struct gpool *pool, const struct import_view *vie
 
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value)
 {
-	/* Test for the death first: progress before the death counts as progress. */
-	bool dead = view_is_dead(pool, view);
+	/* Test for the end first: progress before it counts as progress. */
+	bool dead = view_is_dead(pool, view), failed = timeline_page_failed(view->page, slot);
 
 	if (atomic_load_explicit(&view->page->signaled[slot], memory_order_acquire) >= value)
 		return 1;
-	return dead ? -ESRCH : 0;
+	return dead ? -ESRCH : failed ? -EIO : 0;
 }
 
 static int page_ask(struct gpool *pool, uint32_t session, int *fd)
@@ -280,6 +280,9 @@ int event_reached(struct gpool *pool, struct import_event *event)
 
 	if (error == -EAGAIN)
 		return 0;
+	/* The device of this process has failed. The event may still be signaled. */
+	if (error == -EFAULT || error == -EIO)
+		return -EIO;
 	if (error)
 		event->dead = true;
 	return error ? -ESRCH : 1;

@@ -52,9 +52,10 @@ int view_get(struct gpool *pool, struct import_sources *sources, const struct fe
 void view_put(struct import_sources *sources, struct import_view *view);
 /*
  * view_reached() - compare the number in a slot with `value`. Return: 1 (it is at least `value`), 0 (not yet), -ESRCH
- * (never, because the process is dead).
+ * (never, because the process is dead), -EIO (never, because its GPU has failed).
  */
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value);
+bool view_is_dead(const struct gpool *pool, const struct import_view *view);
 
 /*
  * event_get() - open the event of a ticket. Return: 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open),
@@ -63,7 +64,7 @@ int view_reached(const struct gpool *pool, const struct import_view *view, uint3
 int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_event **event);
 void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event);
-/* event_reached() - query the event. Return: 1 (signaled), 0 (not yet), -ESRCH. */
+/* event_reached() - query the event. Return: 1 (signaled), 0 (not yet), -ESRCH, -EIO (a device failure). */
 int event_reached(struct gpool *pool, struct import_event *event);
 
 #endif

@@ -163,10 +163,17 @@ struct gpool {
 	/* Written by all threads, and therefore in a separate cache line. */
 	_Alignas(64) _Atomic uint32_t deferred_count; /* deferred frees and unpins; read without the lock */
 	_Atomic uint32_t release_seen;                /* the last release_serial for which all work is done */
+	_Atomic bool gpu_failed;                      /* pool_gpu_failed() */
 };
 
 void __attribute__((format(printf, 3, 4)))
 pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...) GPOOL_INTERNAL(pool_log);
+
+/* pool_gpu_failed() - return true after a device failure; see stream.h. */
+static inline bool pool_gpu_failed(const struct gpool *pool)
+{
+	return unlikely(atomic_load_explicit(&pool->gpu_failed, memory_order_acquire));
+}
 
 /* pool_gone() - return true if the agent has ended this session or closed its connection. */
 bool pool_gone(const struct gpool *pool);

@@ -16,9 +16,10 @@ enum {
 	/* a GPU's write to a timeline wakes no thread: the host polls at growing intervals */
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
+	QUERY_NS = 1000000, /* interval of queries whether the device has failed, while a fence is not signaled */
 };
 
-static_assert(SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
+static_assert(2 * SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
 
 struct stream {
 	pthread_mutex_t lock;
@@ -32,7 +33,10 @@ struct stream {
 	_Atomic bool waits;        /* the stream is a GPU stream, so it can wait */
 	_Atomic uint64_t recorded; /* highest value of a recorded fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
+	uint64_t exported;         /* highest value of an exported fence */
 	_Atomic bool mirror;       /* the slot is used as a mirror and has no stream: see stream.h */
+	bool lost;                 /* closed after a device failure: the slot is not reused */
+	_Atomic uint64_t query_ns; /* time of the last query */
 };
 
 struct streams {
@@ -73,23 +77,80 @@ static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 		atomic_store_explicit(&page->signaled[slot], value, memory_order_release);
 }
 
+/* ---- device failure ---- */
+
+static COLD int fail_gpu(void)
+{
+	return fail(-EIO,
+		"the GPU has failed: work that this process has queued is not executed any more; restart the process");
+}
+
+static COLD void gpu_fail_all(struct gpool *pool)
+{
+	struct timeline_page *page;
+
+	if (atomic_exchange(&pool->gpu_failed, true))
+		return;
+	/* stream_share() publishes the page before it reads gpu_failed. */
+	page = atomic_load(&pool->streams->page);
+	for (uint32_t slot = 1; page && slot < SESSION_TIMELINES; slot++)
+		if (atomic_load(&pool->streams->slots[slot].number) && atomic_load(&pool->streams->slots[slot].waits))
+			timeline_page_fail(page, slot);
+	pool_log(pool, POOL_LOG_ERROR,
+		"the GPU has failed, and work that this process has queued is not executed any more: %s; "
+		"restart the process",
+		gpu_error_text());
+}
+
+/* Query whether the device has failed. The caller holds the stream's lock. */
+static bool stream_query(struct gpool *pool, const struct stream *stream)
+{
+	if (!pool_gpu_failed(pool) && stream->gpu && gpu_stream_query(pool->gpu, stream->gpu) == -EIO)
+		gpu_fail_all(pool);
+	return pool_gpu_failed(pool);
+}
+
+/* Query the same for the stream of an unsignaled fence, if the last query was some time ago. */
+static COLD void slot_query(struct gpool *pool, uint32_t slot)
+{
+	struct stream *stream = &pool->streams->slots[slot];
+	uint64_t now = monotonic_ns(), last = atomic_load_explicit(&stream->query_ns, memory_order_relaxed);
+
+	if (now - last < QUERY_NS || !atomic_compare_exchange_strong(&stream->query_ns, &last, now) ||
+		pthread_mutex_trylock(&stream->lock))
+		return;
+	stream_query(pool, stream);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+/* Unlock a stream after a call of the back end. Return: `error`; -EIO if the device has failed. */
+static int stream_unlock(struct gpool *pool, struct stream *stream, int error)
+{
+	if (unlikely(error) && error != -EINVAL && error != -EBUSY && stream_query(pool, stream))
+		error = fail_gpu();
+	pthread_mutex_unlock(&stream->lock);
+	return error;
+}
+
 /* The caller holds the stream's lock. */
 static void stream_end(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];
 
+	stream->open = false;
 	if (stream->gpu) {
-		gpu_stream_sync(pool->gpu, stream->gpu);
+		if (gpu_stream_sync(pool->gpu, stream->gpu))
+			stream_query(pool, stream);
+		stream->lost = pool_gpu_failed(pool);
 		if (!stream->adopted)
 			gpu_stream_destroy(pool->gpu, stream->gpu);
 		stream->gpu = NULL;
 	}
-	/*
-	 * The fences of a closed host-signaled timeline, or of failed work, would never be signaled. Signal them now.
-	 */
+	if (stream->lost)
+		return;
+	/* The fences of a closed host-signaled timeline would never be signaled. Signal them now. */
 	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 	atomic_store_explicit(&stream->number, 0, memory_order_release);
-	stream->open = false;
 }
 
 void stream_close_all(struct gpool *pool)
@@ -124,11 +185,11 @@ int stream_sync_all(struct gpool *pool)
 		pthread_mutex_lock(&stream->lock);
 		if (stream->open && stream->gpu)
 			result = gpu_stream_sync(pool->gpu, stream->gpu);
-		pthread_mutex_unlock(&stream->lock);
+		result = stream_unlock(pool, stream, result);
 		if (result)
 			error = result;
 	}
-	return error;
+	return pool_gpu_failed(pool) ? fail_gpu() : error;
 }
 
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream))
@@ -150,6 +211,14 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 		return stream;
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
+}
+
+/* Describe why stream_lock() has found no stream. The work of a stream that was closed may not be done. */
+static COLD int fail_closed(struct gpool *pool, uint32_t number)
+{
+	uint32_t slot;
+
+	return pool_gpu_failed(pool) && !stream_slot_of(pool, number, &slot) ? fail_gpu() : fail_stream(number);
 }
 
 static __attribute__((noinline, cold)) int fail_host_signaled(uint32_t stream)
@@ -247,7 +316,7 @@ static struct stream *stream_find_closed(struct streams *streams, uint32_t *slot
 
 		if (pthread_mutex_trylock(&stream->lock))
 			continue;
-		if (!stream->open && !atomic_load_explicit(&stream->mirror, memory_order_acquire))
+		if (!stream->open && !stream->lost && !atomic_load_explicit(&stream->mirror, memory_order_acquire))
 			return stream;
 		pthread_mutex_unlock(&stream->lock);
 	}
@@ -298,18 +367,18 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	error = found->gpu ? 0 : fail(-EINVAL, "stream %u is host-signaled and has no native stream", stream);
 	if (!error)
 		*native = found->gpu; /* the argument that gpu_stream_adopt() expects */
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 void gpool_stream_close(struct gpool *pool, uint32_t stream)
 {
 	struct stream *found;
 	uint32_t slot;
+	bool lost;
 
 	if (!pool->alive)
 		return;
@@ -317,8 +386,10 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 	if (!found)
 		return;
 	stream_end(pool, slot);
+	lost = found->lost;
 	pthread_mutex_unlock(&found->lock);
-	if (pool->stream_closed)
+	/* After a device failure, the work of the stream is not known to be done. */
+	if (pool->stream_closed && !lost)
 		pool->stream_closed(pool, stream);
 	pool_sweep(pool);
 }
@@ -333,10 +404,9 @@ int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, 
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_host_signaled(stream);
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes)
@@ -349,13 +419,12 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	if (bytes % 4)
 		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
 	else
 		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_host_signaled(stream);
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out)
@@ -366,14 +435,13 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	if (!found->gpu)
 		error = fail_host_signaled(stream);
 	else
 		error = out ? quantise_queue(pool->gpu, args, found->gpu)
 			    : dequantise_queue(pool->gpu, args, found->gpu);
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args)
@@ -384,12 +452,11 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_host_signaled(stream);
 	if (!error)
 		error = lora_expand_queue(pool->gpu, args, found->gpu);
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 /* ---- the driver's memory pool ---- */
@@ -402,10 +469,9 @@ int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint6
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	error = found->gpu ? gpu_pool_alloc(pool->gpu, bytes, found->gpu, address) : -EOPNOTSUPP;
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address)
@@ -416,10 +482,9 @@ int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address)
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	error = found->gpu ? gpu_pool_free(pool->gpu, address, found->gpu) : -EOPNOTSUPP;
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 /* ---- fences ---- */
@@ -435,16 +500,32 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	value = atomic_load_explicit(&found->recorded, memory_order_relaxed) + 1;
 	if (found->gpu)
-		error = gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
+		error = pool_gpu_failed(pool)
+			? fail_gpu()
+			: gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
 	if (!error) {
 		atomic_store_explicit(&found->recorded, value, memory_order_release);
 		fence->value = fence_make(slot, value);
 	}
+	return stream_unlock(pool, found, error);
+}
+
+int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence)
+{
+	int error = gpool_fence_record(pool, stream, fence);
+	struct stream *found;
+	uint32_t slot;
+
+	if (error != -EIO || !pool_gpu_failed(pool) || stream_slot_of(pool, stream, &slot))
+		return error;
+	found = &pool->streams->slots[slot];
+	pthread_mutex_lock(&found->lock);
+	fence->value = fence_make(slot, atomic_fetch_add_explicit(&found->recorded, 1, memory_order_release) + 1);
 	pthread_mutex_unlock(&found->lock);
-	return error;
+	return 0;
 }
 
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
@@ -457,12 +538,19 @@ uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
 	return joined;
 }
 
-/* Return 1 (signaled) or 0 (not yet); for an imported fence also the errors of look(). */
+/* Return 1 (signaled), 0 (not yet), or -EIO (never: the device has failed); for an imported fence as look(). */
 static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
 {
-	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
+	uint32_t slot = fence_slot(fence.value);
+
+	if (unlikely(stream_is_mirror(pool, slot)))
 		return pool->streams->mirrors->look(pool, fence);
-	return fence_signaled(&pool->session, fence.value);
+	if (fence_signaled(&pool->session, fence.value))
+		return 1;
+	if (!pool_gpu_failed(pool) || !atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed))
+		return 0;
+	/* Progress before the failure counts as progress. */
+	return fence_signaled(&pool->session, fence.value) ? 1 : fail_gpu();
 }
 
 int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
@@ -474,6 +562,10 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	if (unlikely(fence_check(pool, fence)))
 		return -EINVAL;
 	state = fence_state(pool, fence);
+	if (!state) {
+		slot_query(pool, fence_slot(fence.value));
+		state = fence_state(pool, fence);
+	}
 	if (state <= 0)
 		return state;
 	/*
@@ -526,6 +618,8 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 		uint64_t signaled = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
 		uint64_t gone = monotonic_ns() - start;
 
+		if (gone >= QUERY_NS)
+			slot_query(pool, slot);
 		state = fence_state(pool, fence);
 		if (state)
 			return wait_ended(pool, state);
@@ -540,10 +634,19 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 	}
 }
 
+/* Return the word of a mirror for which GPU streams wait. */
+static _Atomic uint64_t *mirror_gate(const struct gpool *pool, uint32_t slot)
+{
+	return &pool->session.timeline[SESSION_TIMELINES + slot];
+}
+
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
 {
-	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
-		fence.value & FENCE_VALUE_MASK);
+	uint32_t slot = fence_slot(fence.value);
+	const _Atomic uint64_t *word =
+		stream_is_mirror(pool, slot) ? mirror_gate(pool, slot) : &pool->session.timeline[slot];
+
+	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)word, fence.value & FENCE_VALUE_MASK);
 }
 
 int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence)
@@ -559,7 +662,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	state = fence_state(pool, fence);
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return fail_stream(stream);
+		return fail_closed(pool, stream);
 	if (!found->gpu)
 		error = fail_host_signaled(stream);
 	else if (state)
@@ -568,8 +671,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 		error = pool->streams->mirrors->stream_wait(pool, found->gpu, fence);
 	else
 		error = stream_wait_word(pool, found->gpu, fence);
-	pthread_mutex_unlock(&found->lock);
-	return error;
+	return stream_unlock(pool, found, error);
 }
 
 int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
@@ -604,7 +706,7 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 
 void stream_publish(struct gpool *pool, struct timeline_page *page)
 {
-	atomic_store_explicit(&pool->streams->page, page, memory_order_release);
+	atomic_store(&pool->streams->page, page);
 }
 
 /*
@@ -639,14 +741,36 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	if (error)
 		return error;
 	/* For a host-signaled timeline, gpool_fence_signal() stores the value in the page. */
-	if (stream->gpu && stream->shared < value) {
+	stream->exported = value > stream->exported ? value : stream->exported;
+	if (stream->gpu && atomic_load(&pool->gpu_failed)) {
+		error = fail_gpu();
+	} else if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->signaled[slot], recorded);
 		if (!error)
 			stream->shared = recorded;
 	}
-	pthread_mutex_unlock(&stream->lock);
-	return error;
+	return stream_unlock(pool, stream, error);
+}
+
+bool stream_exported_query(struct gpool *pool)
+{
+	bool pending = false;
+
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		struct stream *stream = &pool->streams->slots[slot];
+
+		if (!atomic_load_explicit(&stream->number, memory_order_relaxed))
+			continue;
+		if (pthread_mutex_trylock(&stream->lock)) {
+			pending = true;
+			continue;
+		}
+		if (stream->gpu && !fence_signaled(&pool->session, fence_make(slot, stream->exported)))
+			pending |= !stream_query(pool, stream);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	return pending && !pool_gpu_failed(pool);
 }
 
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event)
@@ -656,9 +780,12 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 
 	if (error)
 		return error;
-	error = stream->gpu ? gpu_event_record(pool->gpu, event, stream->gpu) : -EINVAL;
-	pthread_mutex_unlock(&stream->lock);
-	return error;
+	if ((fence.value & FENCE_VALUE_MASK) > stream->exported)
+		stream->exported = fence.value & FENCE_VALUE_MASK;
+	error = !stream->gpu            ? -EINVAL
+		: pool_gpu_failed(pool) ? fail_gpu()
+					: gpu_event_record(pool->gpu, event, stream->gpu);
+	return stream_unlock(pool, stream, error);
 }
 
 /* ---- import fences ---- */
@@ -707,10 +834,18 @@ void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)
 
 	if (value == UINT64_MAX)
 		value = atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed);
+	if (atomic_load_explicit(mirror_gate(pool, slot), memory_order_relaxed) < value)
+		atomic_store_explicit(mirror_gate(pool, slot), value, memory_order_release);
 	if (atomic_load_explicit(signaled, memory_order_relaxed) >= value)
 		return;
 	atomic_store_explicit(signaled, value, memory_order_release);
 	futex_wake(timeline_low(pool, slot), INT_MAX);
+}
+
+void stream_mirror_release(struct gpool *pool, uint32_t slot)
+{
+	atomic_store_explicit(mirror_gate(pool, slot),
+		atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed), memory_order_release);
 }
 
 void stream_mirror_close(struct gpool *pool, uint32_t slot)

@@ -4,6 +4,11 @@
  * The number of a stream is slot | opens << 8, where `opens` counts how often the slot was opened. The number of a
  * closed stream is therefore rejected. A new stream continues the values of the previous stream in its slot, so that
  * the fences of a closed stream stay signaled.
+ *
+ * After a device failure (gpu.h) the timeline words of GPU streams do not change any more, although work that was
+ * running may still use memory. pool->gpu_failed is then set, and waits for their unsignaled fences return -EIO. The
+ * words stay as they are, so memory that waits for such a fence is not used again until the process has ended. The slot
+ * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of().
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -66,6 +71,11 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
  */
 int stream_share(struct gpool *pool, struct gpool_fence fence);
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event);
+/*
+ * stream_exported_query() - query whether the device has failed, if an exported fence is not signaled. Return true if
+ * the query must be repeated later.
+ */
+bool stream_exported_query(struct gpool *pool);
 /* stream_publish() - set the page for stream_share(), once. The page must stay valid until all streams are closed. */
 void stream_publish(struct gpool *pool, struct timeline_page *page);
 
@@ -75,17 +85,22 @@ void stream_publish(struct gpool *pool, struct timeline_page *page);
  *   stream_mirror_open()   open a slot: 0, -EUSERS
  *   stream_mirror_next()   return the next fence of the slot
  *   stream_mirror_reach()  signal its fences up to `value`; UINT64_MAX: all
+ *   stream_mirror_release()  end the waits of GPU streams, although the fences are not signaled
  *   stream_mirror_close()  signal all its fences, and free the slot
+ *
+ * GPU streams wait for another word of the mirror, in the second half of the timeline. It differs from the mirror's
+ * number only after stream_mirror_release().
  */
 int stream_mirror_open(struct gpool *pool, uint32_t *slot);
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot);
 void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value);
+void stream_mirror_release(struct gpool *pool, uint32_t slot);
 void stream_mirror_close(struct gpool *pool, uint32_t slot);
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
 
 /* Functions that the owner of the mirrors provides, for calls that get a fence of a mirror. */
 struct stream_mirrors {
-	/* return the state of a fence: 1 signaled, 0 not yet, -ESRCH, -EPIPE */
+	/* return the state of a fence: 1 signaled, 0 not yet, -ESRCH, -EIO, -EPIPE */
 	int (*look)(struct gpool *pool, struct gpool_fence fence);
 	/* record that a block of this process waits for the fence, even after the fence is closed */
 	void (*hold)(struct gpool *pool, struct gpool_fence fence);
@@ -96,8 +111,14 @@ struct stream_mirrors {
 /* stream_mirrors_register() - set these functions, before the first mirror is opened. */
 void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors);
 
-/* stream_wait_word() - make a stream wait for a fence by its timeline word in this segment. */
+/* stream_wait_word() - make a stream wait for a fence by a timeline word in this segment. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
+
+/*
+ * release_fence() - record a fence after which memory is released. After a device failure, the fence is never signaled,
+ * so the memory is not used again. Return: as gpool_fence_record(), except -EIO after a device failure.
+ */
+int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
 /*
  * fence_joined() - combine two fences into one, for block entries only; `old` may be a joint fence. Return 0 if no

@@ -104,7 +104,7 @@ GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options 
  * GPU work that the program queued elsewhere must have finished. Otherwise the call fails with the back end `host`, and
  * the work faults with `cuda`.
  *
- * Return: 0, -EBUSY (GPU work uses the cache; call again), -EIO, -ENODEV, -EFAULT (the GPU driver failed), -EPIPE,
+ * Return: 0, -EBUSY (GPU work uses the cache; call again), -EIO, -ENODEV (the GPU driver failed), -EPIPE,
  * -ECHILD. Threads: no other thread may be in a call for the cache. Cost: as gpool_range_destroy(), twice.
  */
 GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
@@ -263,7 +263,7 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  *   -EAGAIN  the sequence is preempted: gpool_kv_resume()
  *   -EFBIG   more than max_sequence_tokens
  *   -ENOSPC, -EDQUOT, -EHOSTDOWN, -EBUSY, -ENOMEM, -EPIPE, -EINTR  as gpool_kv_allocate(), without the watermark
- *   -EIO, -ENODEV, -EFAULT  the copy could not be queued (gpool_copy())
+ *   -EIO, -ENODEV  the copy could not be queued (gpool_copy())
  *   -ECHILD  after fork()
  *
  * Cost: a compare-and-swap if the sequence's blocks have room [kv_append_bulk]; otherwise one lock, and for each block
@@ -484,7 +484,7 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  * Return: 0, or an error after which the next call copies the rest:
  *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  no pages for the tables, as gpool_range_commit()
  *   -EINVAL  the cache's stream is closed
- *   -EIO, -ENODEV, -EFAULT  the copy could not be queued (gpool_copy())
+ *   -EIO, -ENODEV  the copy could not be queued (gpool_copy())
  *   -EINTR   gpool_wait_check() ended a wait
  *   -ECHILD  after fork()
  *
@@ -505,7 +505,7 @@ struct gpool_kv_pair {
  * All blocks must be in use. A block that is written must belong to one sequence only and must not be published.
  *
  * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
- * -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
+ * -ENOMEM, -EIO, -ENODEV (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
  * and a driver call for each run of adjacent blocks.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
@@ -520,7 +520,7 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * two steps, when all work that writes to slots of gpool_kv_append() is queued.
  *
  * Return: the number of moved blocks, even if a later chunk could not be moved; or, if no block was moved, -EHOSTDOWN
- * (asleep), -ENOMEM, -EIO, -ENODEV, -EFAULT (a copy could not be queued), -EINVAL (the cache's stream is closed),
+ * (asleep), -ENOMEM, -EIO, -ENODEV (a copy could not be queued), -EINVAL (the cache's stream is closed),
  * -ECHILD.
  * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a copy for each block.
  */

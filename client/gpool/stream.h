@@ -62,8 +62,8 @@ GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags
 GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
 
 /*
- * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. A
- * host-signaled timeline is closed without a wait. A number that is not open is ignored.
+ * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
+ * after a GPU failure. A host-signaled timeline is closed without a wait. A number that is not open is ignored.
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
@@ -77,8 +77,7 @@ GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
  * executes it. With `cuda`, such a fault ends the context of the process, and all later calls of the driver fail.
  *
  * Return: 0, -EINVAL (not open, or host-signaled; with `host`, also an address that is neither reserved nor
- * registered), -EIO, -ENODEV (the GPU driver failed), -EFAULT (an earlier fault has ended the context), -ENOMEM,
- * -ECHILD.
+ * registered), -EIO (the GPU or its driver failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD.
  * Cost: one driver call.
  */
 GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
@@ -96,11 +95,18 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
 /* ---- fences ---- */
 
 /*
+ * GPU failures. A fault of work on the GPU, such as an access to an address without a mapping, ends all GPU work of the
+ * process: queued work is not executed any more. Waits for fences that are not signaled then return -EIO, and so do
+ * calls that queue work. Memory that waits for such a fence is not used again until the process has ended, even after
+ * gpool_close(). A process cannot use the GPU after a failure and should end.
+ */
+
+/*
  * gpool_fence_record() - record a fence after all work that is queued on a stream. The fence of a host-signaled
  * timeline is signaled by gpool_fence_signal() for it or a later fence, or by gpool_stream_close().
  *
- * Return: 0, -EINVAL (not open), -EIO, -ENODEV, -EFAULT (as gpool_copy()), -ENOMEM, -ECHILD. Cost: one driver call;
- * none for a host-signaled timeline.
+ * Return: 0, -EINVAL (not open), -EIO (the GPU or its driver failed), -ENODEV (the GPU driver failed), -ENOMEM,
+ * -ECHILD. Cost: one driver call; none for a host-signaled timeline.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -109,13 +115,15 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
+ *   -EIO     the GPU of the process that recorded the fence failed before the fence was signaled: the work before the
+ *            fence may not have been done
  *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
  *            may not have been done
  *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
  *   -ECHILD  after fork()
  *
- * Cost: one load; if the fence is signaled, also the frees that wait for it. For an imported fence that is not
- * signaled, a lock, and with an event one driver call.
+ * Cost: one load; if the fence is signaled, also the frees that wait for it. For a fence that is not signaled, also a
+ * driver call, at most once per millisecond and stream; if it is imported, a lock, and with an event one driver call.
  */
 GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
 
@@ -132,8 +140,9 @@ GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int
 /*
  * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
  *
- * Return: 0, -EINVAL (the stream is not open, or host-signaled), -EIO, -ENODEV, -EFAULT (as gpool_copy()), -ENOMEM, or
- * the errors of gpool_fence_done(). Cost: one driver call; none if the fence is signaled.
+ * Return: 0, -EINVAL (the stream is not open, or host-signaled), -EBUSY (a graph is being captured from the stream),
+ * -EIO, -ENODEV (as gpool_copy()), -ENOMEM, or the errors of gpool_fence_done(). Cost: one driver call; none if the
+ * fence is signaled.
  */
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
 
@@ -163,7 +172,9 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
  *	gpool_fence_close(pool, fence);
  *
  * If the exporting process dies before the fence is signaled, all waits for the fence end, and gpool_fence_done()
- * returns -ESRCH until the fence is closed. A reader must therefore check the fence again when its own stream is done.
+ * returns -ESRCH until the fence is closed. If its GPU fails, the same applies with -EIO, but memory that waits for the
+ * fence is not used again until the process has died. A reader must therefore check the fence again when its own stream
+ * is done. Whether a GPU's wait for an event ends after a failure of the other process's GPU depends on the driver.
  */
 enum gpool_fence_handle_type {
 	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* the fence was signaled at the export; the import returns GPOOL_FENCE_NONE */
@@ -227,12 +238,12 @@ GPOOL_API int gpool_fence_export(
  *   -EUSERS      255 streams, own and imported, or 256 events are in use
  *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
- *   -EPIPE       a timeline, and the agent is not running, or does not answer within 10 s
- *   -EIO         the GPU driver failed
+ * Cost: one load; if the fence is signaled, also the frees that wait for it. For a fence that is not signaled, also a
+ * driver call, at most once per millisecond and stream; if it is imported, a lock, and with an event one driver call.
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, one
- * driver call, and for the first import of an event a second one.
+ * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, also
+ * one driver call, and for the first import of an event a second one.
  */
 GPOOL_API int gpool_fence_import(
 	struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);

@@ -61,7 +61,7 @@ struct gpool_fence offload_behind(struct gpool_kv *kv)
 {
 	struct gpool_fence fence = {0};
 
-	if (gpool_fence_record(kv->pool, kv->stream, &fence))
-		stream_sync_all(kv->pool);
+	if (release_fence(kv->pool, kv->stream, &fence) && stream_sync_all(kv->pool))
+		release_fence(kv->pool, kv->stream, &fence);
 	return fence;
 }

@@ -38,7 +38,7 @@ int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, str
 
 /*
  * offload_behind() - return a fence recorded after all queued copies. If none can be recorded, wait for all queued work
- * instead.
+ * instead. After a device failure, the fence is never signaled.
  */
 struct gpool_fence offload_behind(struct gpool_kv *kv);
 

@@ -292,7 +292,7 @@ int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv
 {
 	struct gpool_kv_quant_error found = {.size = sizeof(found)};
 	struct kv_sequence *of;
-	int error;
+	int error, known = 0;
 
 	if (!kv->pool->alive)
 		return -ECHILD;
@@ -300,8 +300,10 @@ int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv
 	error = kv_find(kv, sequence, &of);
 	if (!error && !of->lossy)
 		error = -ENODATA;
-	else if (!error && !gpool_fence_done(kv->pool, of->loss_known))
-		error = -EAGAIN;
+	else if (!error)
+		known = gpool_fence_done(kv->pool, of->loss_known);
+	if (!error && known <= 0)
+		error = known ? known : -EAGAIN;
 	if (!error) {
 		found.max_error = kv->losses[kv_row(kv, of)].max_error;
 		found.relative_error = isinf(found.max_error) ? INFINITY : relative(&kv->losses[kv_row(kv, of)]);

@@ -28,7 +28,6 @@ enum {
 static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 {
 	struct gpool_kv_shape *shape = &options->shape;
-	uint32_t slot;
 
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
@@ -52,11 +51,9 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
 		return fail(-EINVAL, "max_sequence_tokens is %u; the maximum is %u", options->max_sequence_tokens,
 			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
-	if (stream_slot_of(pool, options->stream, &slot))
-		return fail_stream(options->stream);
 	return stream_can_wait(pool, options->stream)
 		? 0
-		: fail(-EINVAL, "stream %u is host-signaled and cannot execute work", options->stream);
+		: fail(-EINVAL, "stream %u is not open, or is host-signaled and cannot execute work", options->stream);
 }
 
 /* Return the number of chunks of other processes that the cache can map at the same time. */

@@ -41,7 +41,7 @@ int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint6
 
 /*
  * int8_wait() - wait for the error. Return: 0; -ENODATA: the content had an infinity or a NaN, which int8 cannot
- * represent; -EINTR: gpool_wait_check() ended the wait.
+ * represent; or as gpool_fence_wait().
  */
 int int8_wait(struct gpool_kv *kv, const struct kv_sequence *sequence);
 

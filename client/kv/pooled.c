@@ -225,7 +225,7 @@ static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own
 		*own = *all;
 		*fenced = true;
 	}
-	return gpool_fence_done(kv->pool, *own) != 0;
+	return gpool_fence_done(kv->pool, *own) > 0;
 }
 
 void pooled_park(struct gpool_kv *kv)

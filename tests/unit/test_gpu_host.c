@@ -41,6 +41,7 @@ static void settings_default(void)
 	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
 	setenv("GPOOL_HOST_MEMORY", "4GiB", 1);
 	unsetenv("GPOOL_HOST_LACKS");
+	unsetenv("GPOOL_HOST_FAULTS");
 }
 
 static int setup(void **state)
@@ -242,6 +243,7 @@ static void test_wrong_settings_are_named(void **state)
 		{"GPOOL_HOST_MEMORY", "99999999999999999999"},
 		{"GPOOL_HOST_LACKS", "zero"},
 		{"GPOOL_HOST_LACKS", "zeros,,events"},
+		{"GPOOL_HOST_FAULTS", "often"},
 	};
 	struct gpu *gpu = NULL;
 

@@ -241,6 +241,44 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_true(value_at(f, 3) == 0);
 }
 
+static int setup_sticky(void **state)
+{
+	setenv("GPOOL_HOST_FAULTS", "sticky", 1);
+	setup(state);
+	unsetenv("GPOOL_HOST_FAULTS");
+	return 0;
+}
+
+/* A fault drops the work that is queued on all streams of the device. Other devices of the process are not affected. */
+static void test_a_sticky_fault_ends_all_work(void **state)
+{
+	struct fixture *f = *state;
+	struct gpu_stream *second, *elsewhere;
+	struct gpu *other;
+
+	assert_int_equal(gpu_open(&gpu_host_ops, 1, 0, &other), 0);
+	assert_int_equal(gpu_stream_create(other, &elsewhere), 0);
+	assert_int_equal(gpu_stream_create(f->gpu, &second), 0);
+	assert_int_equal(gpu_stream_query(f->gpu, f->stream), 0);
+	close_gate(f);
+	assert_int_equal(gpu_fill(f->gpu, at(f, 5), 1, 4096, f->stream), 0); /* nothing is mapped there */
+	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, &f->words[1], 1), 0);
+	assert_int_equal(gpu_timeline_wait(f->gpu, second, &f->words[1], 1), 0);
+	assert_int_equal(gpu_timeline_write(f->gpu, second, &f->words[2], 1), 0);
+	assert_int_equal(gpu_stream_query(f->gpu, f->stream), -EAGAIN);
+	open_gate(f);
+	assert_int_equal(gpu_stream_sync(f->gpu, second), -EFAULT);
+	assert_int_equal(gpu_stream_query(f->gpu, f->stream), -EIO);
+	assert_int_equal(gpu_stream_query(f->gpu, second), -EIO);
+	assert_int_equal(finish(f), -EFAULT);
+	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 1, 4096, f->stream), -EFAULT);
+	assert_int_equal(f->words[1], 0);
+	assert_int_equal(f->words[2], 0);
+	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), f->granularity), 0);
+	assert_int_equal(gpu_stream_query(other, elsewhere), 0);
+	gpu_close(other);
+}
+
 static void test_mapping_before_queued_work_runs_is_in_time(void **state)
 {
 	struct fixture *f = *state;
@@ -755,6 +793,7 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 	case GPU_CALL_STREAM_CREATE: return gpu_stream_create(f->gpu, &stream);
 	case GPU_CALL_STREAM_ADOPT: return gpu_stream_adopt(f->gpu, f->stream, &stream);
 	case GPU_CALL_STREAM_SYNC: return finish(f);
+	case GPU_CALL_STREAM_QUERY: return gpu_stream_query(f->gpu, f->stream);
 	case GPU_CALL_COPY: return gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream);
 	case GPU_CALL_FILL: return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
 	case GPU_CALL_LAUNCH:
@@ -806,6 +845,7 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 		GPU_CALL_EVENT_RECORD,
 		GPU_CALL_EVENT_WAIT,
 		GPU_CALL_STREAM_SYNC,
+		GPU_CALL_STREAM_QUERY,
 		GPU_CALL_EVENT_QUERY,
 		GPU_CALL_EVENT_EXPORT,
 		GPU_CALL_EVENT_IMPORT,
@@ -854,6 +894,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_in_use_cannot_be_taken_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_bad_access_is_an_error_at_the_next_sync, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_sticky_fault_ends_all_work, setup_sticky, teardown),
 		cmocka_unit_test_setup_teardown(test_mapping_before_queued_work_runs_is_in_time, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_destroy_lets_queued_work_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_close_ends_a_wait_without_end, setup, teardown),

@@ -2,6 +2,7 @@
 #include "client/lora/load/load.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 
 enum {
@@ -160,7 +161,9 @@ void drafts_watch(struct gpool_lora *lora)
 
 	lora->watching = true;
 	pthread_mutex_unlock(&lora->lock);
-	gpool_fence_wait(lora->pool, fence, WATCH_MS);
+	/* A fence that is never signaled ends no wait. */
+	if (gpool_fence_wait(lora->pool, fence, WATCH_MS) == -EIO)
+		poll(NULL, 0, WATCH_MS);
 	pthread_mutex_lock(&lora->lock);
 	lora->watching = false;
 }

@@ -109,6 +109,11 @@ int load_object_publish(struct lora_load *load)
 
 void load_object_drop(struct lora_load *load)
 {
+	/* After a device failure, queued copies may still write to the pages. They are freed when the process ends. */
+	if (pool_gpu_failed(load->lora->pool)) {
+		load->object = NULL;
+		return;
+	}
 	runs_free(load->lora, &load->runs);
 	if (load->shared)
 		gpool_object_unpin(load->object);

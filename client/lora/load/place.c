@@ -85,7 +85,7 @@ int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, u
 	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), runs);
 	if (!error)
 		error = table_write(loader, layout, base, runs->address);
-	if (error)
+	if (error && !pool_gpu_failed(loader->lora->pool)) /* otherwise queued copies may still write to it */
 		runs_free(loader->lora, runs);
 	return error;
 }
@@ -129,8 +129,10 @@ bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	while (entry->uses) {
 		struct lora_use *use = entry->uses;
+		int done = gpool_fence_done(lora->pool, use->fence);
 
-		if (!gpool_fence_done(lora->pool, use->fence))
+		/* -EIO: the GPU that executes the work has failed, and may still use the adapter */
+		if (!done || done == -EIO)
 			return true;
 		entry->uses = use->next;
 		free(use);

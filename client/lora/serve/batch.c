@@ -226,8 +226,9 @@ int gpool_lora_batch_create(
 	if (!error)
 		error = device_begin(made);
 	if (error) {
-		if (made->block.page_count)
-			batch_wait(made);
+		/* If the work does not end, the block stays allocated. */
+		if (made->block.page_count && batch_wait(made))
+			made->block.page_count = 0;
 		batch_free(made);
 		return error;
 	}
