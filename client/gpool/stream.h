@@ -63,7 +63,7 @@ GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **na
 
 /*
  * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. A
- * host-signaled timeline is closed without a wait. A number that is not open is ignored.
+ * host-signaled timeline is closed without a wait. A number that is not open is ignored. Cost: the wait for the work.
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
