@@ -77,7 +77,8 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
  *   -EMFILE, -ENOMEM  limits of this process
  *   -ECHILD     after fork()
  *
- * Threads: one at a time; the call of another thread first waits for the current call.
+ * Threads: one at a time; the call of another thread first waits for the current call. Cost: a receive from a nanomsg
+ * socket, which the first call opens.
  */
 GPOOL_API int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *event);
 

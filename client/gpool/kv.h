@@ -197,7 +197,7 @@ GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, ui
  * gpool_kv_oom_info() - return the numbers of blocks for this cache's last call that failed with -ENOSPC, -EDQUOT or
  * -EFBIG.
  *
- * Return: 0, -EINVAL (size), -ECHILD.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: one lock.
  */
 GPOOL_API int gpool_kv_oom_info(struct gpool_kv *kv, struct gpool_kv_need *need);
 
@@ -345,6 +345,7 @@ GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
  * @bytes: at least one block, at most 2^24 blocks; rounded down to whole blocks
  *
  * Return: 0, -EINVAL (bytes), -EALREADY (the cache has host memory), -ENOMEM, -EIO (the GPU driver failed), -ECHILD.
+ * Cost: page-locks the memory, in a time proportional to its size.
  */
 GPOOL_API int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes);
 
@@ -678,7 +679,8 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
  * As after gpool_kv_free(), the memory of chunks that become empty is available to other sessions after the work that
  * is queued at that time. Other sessions can take the memory of cached blocks without this call.
  *
- * Return: the number of freed blocks, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD.
+ * Return: the number of freed blocks, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD. Cost: one lock, and proportional to
+ * the number of freed blocks.
  */
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
@@ -852,7 +854,8 @@ GPOOL_ASSERT_SIZE(gpool_kv_span, 24);
  *
  * @member: index of the cache
  *
- * Return: 0, -EINVAL (size, no such cache, not a sequence number), -ESTALE, -ECHILD.
+ * Return: 0, -EINVAL (size, no such cache, not a sequence number), -ESTALE, -ECHILD. Cost: two locks, and as
+ * gpool_kv_sequence_info().
  */
 GPOOL_API int gpool_kv_group_span(
 	struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span);

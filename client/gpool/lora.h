@@ -196,7 +196,7 @@ GPOOL_API int gpool_lora_acquire_async(struct gpool_lora *lora, uint32_t id, int
  * This thread takes part in the load, as in gpool_lora_acquire().
  *
  * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINTR, -EINVAL (not acquired), -ENOENT, -ECHILD, or the error of
- * the load (gpool_lora_last_error()). Threads: any.
+ * the load (gpool_lora_last_error()). Threads: any. Cost: a lock if the layer is ready.
  */
 GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
 
@@ -233,7 +233,7 @@ GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
  *
  * @why: [GPOOL_LORA_REASON_BYTES] receives one line; empty if the load did not fail
  *
- * Return: 0, -ENOENT, -ECHILD.
+ * Return: 0, -ENOENT, -ECHILD. Threads: any. Cost: a lock.
  */
 GPOOL_API int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why);
 
@@ -292,7 +292,7 @@ struct gpool_lora_info {
 };
 GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
 
-/* gpool_lora_info() - describe an adapter. Return: 0, -ENOENT, -EINVAL (size), -ECHILD. */
+/* gpool_lora_info() - describe an adapter. Return: 0, -ENOENT, -EINVAL (size), -ECHILD. Threads: any. Cost: a lock. */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
 
 /* Statistics of all adapters of this process; counters include unregistered adapters. */
@@ -395,7 +395,7 @@ GPOOL_API int gpool_lora_batch_create(
  * permitted.
  *
  * Return: 0, or an error after which the batch remains: -EIO, -ENODEV (the GPU driver failed), -EINTR
- * (gpool_wait_check() ended the wait), -ECHILD.
+ * (gpool_wait_check() ended the wait), -ECHILD. Cost: the wait for the stream.
  */
 GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
 
@@ -508,7 +508,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_scheduler_options, 32);
  * @options:   NULL: the defaults
  * @scheduler: receives the scheduler; call gpool_lora_scheduler_destroy() before gpool_lora_destroy()
  *
- * Return: 0, -EINVAL (an option out of range), -E2BIG, -ENOMEM, -ECHILD.
+ * Return: 0, -EINVAL (an option out of range), -E2BIG, -ENOMEM, -ECHILD. Cost: allocates memory; no system call
+ * otherwise.
  */
 GPOOL_API int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
 	struct gpool_lora_scheduler **scheduler);
@@ -528,7 +529,8 @@ GPOOL_API int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *schedule
  * @tokens:  number of tokens of its prompt
  * @request: receives its number, below options.requests, until it is finished or removed
  *
- * Return: 0, -ENOENT (no such adapter), -ENOSPC (the maximum of `requests` is reached), -ENOMEM, -ECHILD.
+ * Return: 0, -ENOENT (no such adapter), -ENOSPC (the maximum of `requests` is reached), -ENOMEM, -ECHILD. Cost: two
+ * locks; the first waiting request of an adapter also prefetches the adapter.
  */
 GPOOL_API int gpool_lora_scheduler_add(
 	struct gpool_lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint32_t *request);
@@ -536,7 +538,7 @@ GPOOL_API int gpool_lora_scheduler_add(
 /*
  * gpool_lora_scheduler_remove() - remove a waiting or failed request.
  *
- * Return: 0, -ENOENT (no such request, or it is running), -ECHILD.
+ * Return: 0, -ENOENT (no such request, or it is running), -ECHILD. Cost: two locks.
  */
 GPOOL_API int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t request);
 
@@ -547,7 +549,7 @@ GPOOL_API int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler
  *         (gpool_lora_batch_set())
  *
  * Return: 0, -ENOENT (it is not running), -EINVAL (not a fence of this session), -ENOMEM (it is still running),
- * -ECHILD.
+ * -ECHILD. Cost: two locks; the last request of an adapter also as gpool_lora_release().
  */
 GPOOL_API int gpool_lora_scheduler_finish(
 	struct gpool_lora_scheduler *scheduler, uint32_t request, struct gpool_fence fence);
@@ -603,7 +605,7 @@ struct gpool_lora_scheduler_stats {
 };
 GPOOL_ASSERT_SIZE(gpool_lora_scheduler_stats, 104);
 
-/* gpool_lora_scheduler_stats() - read a scheduler's counters. Return: 0, -EINVAL (size), -ECHILD. */
+/* gpool_lora_scheduler_stats() - read a scheduler's counters. Return: 0, -EINVAL (size), -ECHILD. Cost: a lock. */
 GPOOL_API int gpool_lora_scheduler_stats(
 	struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_stats *stats);
 

@@ -94,7 +94,7 @@ GPOOL_API int gpool_object_alloc(
  * @key:   a text of 1 to 1,023 bytes
  * @value: any bytes; the metadata of an object may have 64 MiB. Key and value are copied
  *
- * Return: 0, -EINVAL (key; published), -ENOMEM, -EFBIG (more than 64 MiB), -ECHILD.
+ * Return: 0, -EINVAL (key; published), -ENOMEM, -EFBIG (more than 64 MiB), -ECHILD. Cost: a copy of the value.
  */
 GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, const void *value, size_t bytes);
 
@@ -125,7 +125,7 @@ GPOOL_API int gpool_object_publish(struct gpool_object *object, uint64_t *versio
 
 /*
  * gpool_object_abort() - discard an unpublished object; its pages become idle. NULL is permitted. For a published
- * object the call does nothing.
+ * object the call does nothing. Cost: as gpool_free() for each allocation.
  */
 GPOOL_API void gpool_object_abort(struct gpool_object *object);
 

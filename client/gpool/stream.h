@@ -63,7 +63,8 @@ GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **na
 
 /*
  * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
- * after a GPU failure. A host-signaled timeline is closed without a wait. A number that is not open is ignored.
+ * after a GPU failure. A host-signaled timeline is closed without a wait. A number that is not open is ignored. Cost:
+ * the wait for the work.
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 

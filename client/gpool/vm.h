@@ -104,7 +104,7 @@ GPOOL_API int gpool_range_open(struct gpool *pool, const char *name, const struc
  */
 GPOOL_API int gpool_range_destroy(struct gpool_range *range);
 
-/* gpool_range_address() - return the address of a range's first byte. It never changes. Return: 0, -ECHILD. */
+/* gpool_range_address() - return the constant address of a range's first byte. Return: 0, -ECHILD. Cost: one load. */
 GPOOL_API int gpool_range_address(const struct gpool_range *range, uint64_t *address);
 
 enum gpool_range_state { GPOOL_RANGE_AWAKE = 1, GPOOL_RANGE_ASLEEP = 2 };
@@ -438,7 +438,7 @@ struct gpool_sliced_range_info {
 };
 GPOOL_ASSERT_SIZE(gpool_sliced_range_info, 48);
 
-/* gpool_sliced_range_info() - describe a sliced range. Return: 0, -EINVAL (size), -ECHILD. */
+/* gpool_sliced_range_info() - describe a sliced range. Return: 0, -EINVAL (size), -ECHILD. Cost: a lock. */
 GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct gpool_sliced_range_info *info);
 
 /* ---- sleep and wake ---- */
@@ -499,7 +499,7 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  */
 GPOOL_API int gpool_wake(struct gpool *pool, int timeout_ms);
 
-/* gpool_asleep() - return 1 after gpool_sleep(), 0 after gpool_wake(), or -ECHILD. */
+/* gpool_asleep() - return 1 after gpool_sleep(), 0 after gpool_wake(), or -ECHILD. Cost: a lock. */
 GPOOL_API int gpool_asleep(struct gpool *pool);
 
 /* ---- stream-ordered memory ---- */
@@ -689,7 +689,8 @@ GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
  * A line for each region follows, with its address, pages, kind, stream, age and fence. "poolctl regions" prints the
  * same.
  *
- * Return: the number of regions, or -ENOMEM, -EPERM, -ECHILD.
+ * Return: the number of regions, or -ENOMEM, -EPERM, -ECHILD. Cost: a lock of the allocator, and proportional to the
+ * number of regions.
  */
 GPOOL_API int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *text), void *context);
 
