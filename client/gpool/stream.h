@@ -58,7 +58,8 @@ GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **na
 
 /*
  * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
- * after a GPU failure.
+ * after a GPU failure. While a graph is being captured from the stream, the call cannot wait: fences that were recorded
+ * before are signaled later, and memory that was freed in the stream since then stays allocated until gpool_close().
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
@@ -92,9 +93,17 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
  */
 
 /*
+ * Captures. While the program captures a graph from a stream, calls that record a fence on the stream, let it wait, or
+ * wait for its work return -EBUSY. Otherwise each launch of the graph would signal an old fence again. Record
+ * fences before or after the capture. Copies, fills and the program's
+ * own kernels become a part of the graph.
+ */
+
+/*
  * gpool_fence_record() - record a fence after all work that is queued on a stream.
  *
- * Return: 0, -EINVAL (not open), -EIO (the GPU or its driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
+ * Return: 0, -EINVAL (not open), -EBUSY (a graph is being captured from the stream), -EIO (the GPU or its driver
+ * failed), -ENOMEM, -ECHILD. Cost: one driver call.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -124,7 +133,8 @@ GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int
 /*
  * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
  *
- * Return: 0, -EINVAL (stream not open), -EIO (the GPU driver failed), or the errors of gpool_fence_done().
+ * Return: 0, -EINVAL (stream not open), -EBUSY (a graph is being captured from the stream), -EIO (the GPU driver
+ * failed), or the errors of gpool_fence_done().
  */
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
 
@@ -188,6 +198,7 @@ enum {
  *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT with a
  *                host-signaled timeline
  *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, but the device has no events that processes can share
+ *   -EBUSY       a graph is being captured from the stream
  *   -EUSERS      256 exported events are not signaled
  *   -EPERM       the session is an observer or admin
  *   -EPIPE       the agent is not running, or does not answer within 10 s
