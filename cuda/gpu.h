@@ -269,7 +269,15 @@ int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - wait until all queued work has finished, and destroy the stream. */
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
-/* gpu_stream_sync() - wait until all queued work has finished. Return: the first error of work since the last sync. */
+/*
+ * gpu_stream_sync() - wait until all queued work has finished. Return: the first error of work since the last sync.
+ *
+ * Captures. While a program captures a graph from a stream (`cuda` only), these functions return -EBUSY for it and
+ * change nothing: gpu_stream_sync(), gpu_stream_query(), gpu_event_record(), gpu_event_wait(), gpu_timeline_write(),
+ * gpu_timeline_wait(), gpu_pool_alloc() and gpu_pool_free(). Otherwise each launch of the graph would repeat a timeline
+ * write with its old value. Copies, fills and launches become a part of the graph. gpu_stream_destroy() has no effect
+ * for such a stream. If another thread begins a capture during gpu_timeline_write(), the capture becomes invalid.
+ */
 int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 /*
  * gpu_stream_query() - check whether all queued work has finished, and whether the device has failed. Return: 0;

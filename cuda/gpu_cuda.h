@@ -49,6 +49,7 @@
 	X(cuStreamSynchronize) \
 	X(cuStreamQuery) \
 	X(cuStreamIsCapturing) \
+	X(cuThreadExchangeStreamCaptureMode) \
 	X(cuStreamGetCtx) \
 	X(cuStreamWaitEvent) \
 	X(cuMemcpyAsync) \
@@ -141,7 +142,8 @@ int gpu_errno(CUresult result);
 __attribute__((format(printf, 3, 4))) int cuda_fail(
 	const struct cuda_driver *driver, CUresult result, const char *format, ...);
 /*
- * cuda_context_push() - make the device's context, if it has one, current in this thread.
+ * cuda_context_push() - make the device's context, if it has one, current in this thread, and permit calls that would
+ * otherwise fail, and make captures invalid, while a graph is captured from any stream. Must not be nested.
  * cuda_context_pop() - undo this.
  */
 int cuda_context_push(struct gpu_cuda *cuda);
@@ -180,7 +182,11 @@ void cuda_kernels_fini(struct gpu_cuda *cuda);
 int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream);
 
-/* gpu_cuda_stream.c */
+/*
+ * gpu_cuda_stream.c. cuda_capture_check() - return -EBUSY if a graph is being captured from the stream, or would be
+ * affected by a call for it. The context is current. what: the call, for the error text.
+ */
+int cuda_capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const char *what);
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);

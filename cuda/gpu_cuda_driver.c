@@ -135,6 +135,9 @@ int cuda_driver_load(const struct cuda_driver **driver)
 	return 0;
 }
 
+/* The thread's capture mode, between cuda_context_push() and cuda_context_pop(). */
+static _Thread_local CUstreamCaptureMode capture_mode;
+
 int cuda_context_push(struct gpu_cuda *cuda)
 {
 	CUresult result;
@@ -142,17 +145,21 @@ int cuda_context_push(struct gpu_cuda *cuda)
 	if (!cuda->context)
 		return 0;
 	result = cuda->driver->cuCtxPushCurrent(cuda->context);
-	return result == CUDA_SUCCESS
-		? 0
-		: cuda_fail(cuda->driver, result, "cuCtxPushCurrent on device %d", (int)cuda->device);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuCtxPushCurrent on device %d", (int)cuda->device);
+	capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	cuda->driver->cuThreadExchangeStreamCaptureMode(&capture_mode);
+	return 0;
 }
 
 void cuda_context_pop(struct gpu_cuda *cuda)
 {
 	CUcontext popped;
 
-	if (cuda->context)
-		cuda->driver->cuCtxPopCurrent(&popped);
+	if (!cuda->context)
+		return;
+	cuda->driver->cuThreadExchangeStreamCaptureMode(&capture_mode);
+	cuda->driver->cuCtxPopCurrent(&popped);
 }
 
 #endif

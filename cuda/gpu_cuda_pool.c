@@ -78,12 +78,14 @@ int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, 
 	struct gpu_cuda *cuda = cuda_of(gpu);
 	CUmemoryPool pool;
 	CUdeviceptr at;
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = cuda_context_push(cuda);
 
 	if (rc < 0)
 		return rc;
-	rc = pool_get(cuda, &pool);
+	rc = cuda_capture_check(cuda, stream, "cuMemAllocFromPoolAsync");
+	if (rc == 0)
+		rc = pool_get(cuda, &pool);
 	if (rc == 0) {
 		result = cuda->driver->cuMemAllocFromPoolAsync(&at, bytes, pool, (CUstream)(void *)stream);
 		if (result != CUDA_SUCCESS)
@@ -99,7 +101,7 @@ int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, 
 int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc;
 
 	if (!(cuda->capabilities & GPU_CAP_POOL))
@@ -107,10 +109,12 @@ int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuMemFreeAsync(va, (CUstream)(void *)stream);
+	rc = cuda_capture_check(cuda, stream, "cuMemFreeAsync");
+	if (rc == 0)
+		result = cuda->driver->cuMemFreeAsync(va, (CUstream)(void *)stream);
 	cuda_context_pop(cuda);
 	return result == CUDA_SUCCESS
-		? 0
+		? rc
 		: cuda_fail(cuda->driver, result, "cuMemFreeAsync of 0x%llx", (unsigned long long)va);
 }
 

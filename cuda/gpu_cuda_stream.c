@@ -27,10 +27,10 @@ static CUevent event_of(struct gpu_event *event)
 }
 
 /*
- * capture_check() - return -EBUSY if a graph is being captured from the stream. A captured operation is not executed,
- * but repeated by each launch of the graph; a query or a wait makes the capture invalid. The context is current.
+ * A captured operation is not executed now, but by each launch of the graph. A query of the stream or a wait for it
+ * makes the capture invalid.
  */
-static int capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const char *what)
+int cuda_capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const char *what)
 {
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult result = cuda->driver->cuStreamIsCapturing(stream_of(stream), &status);
@@ -42,7 +42,9 @@ static int capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const
 		return cuda_fail(cuda->driver, result, "cuStreamIsCapturing");
 	return status == CU_STREAM_CAPTURE_STATUS_NONE
 		? 0
-		: gpu_fail(-EBUSY, "%s: a graph is being captured from the stream", what);
+		: gpu_fail(-EBUSY,
+			  "%s: a graph is being captured from the stream; make the call when the capture has ended",
+			  what);
 }
 
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
@@ -95,6 +97,11 @@ void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (cuda_context_push(cuda) < 0)
 		return;
+	/* A stream from which a graph is being captured is not destroyed: a wait would make the capture invalid. */
+	if (cuda_capture_check(cuda, stream, "cuStreamDestroy") == -EBUSY) {
+		cuda_context_pop(cuda);
+		return;
+	}
 	/* The driver's function does not wait for queued work, but gpu_stream_destroy() does. */
 	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda->driver->cuStreamDestroy(stream_of(stream));
@@ -106,14 +113,16 @@ void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = cuda_context_push(cuda);
 
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
+	rc = cuda_capture_check(cuda, stream, "cuStreamSynchronize");
+	if (rc == 0)
+		result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda_context_pop(cuda);
-	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuStreamSynchronize");
+	return result == CUDA_SUCCESS ? rc : cuda_fail(cuda->driver, result, "cuStreamSynchronize");
 }
 
 int cuda_stream_query(struct gpu *gpu, struct gpu_stream *stream)
@@ -124,7 +133,7 @@ int cuda_stream_query(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (rc < 0)
 		return rc;
-	rc = capture_check(cuda, stream, "cuStreamQuery");
+	rc = cuda_capture_check(cuda, stream, "cuStreamQuery");
 	if (rc == 0)
 		result = cuda->driver->cuStreamQuery(stream_of(stream));
 	cuda_context_pop(cuda);
@@ -200,14 +209,16 @@ void cuda_event_destroy(struct gpu *gpu, struct gpu_event *event)
 int cuda_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = cuda_context_push(cuda);
 
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuEventRecord(event_of(event), stream_of(stream));
+	rc = cuda_capture_check(cuda, stream, "cuEventRecord");
+	if (rc == 0)
+		result = cuda->driver->cuEventRecord(event_of(event), stream_of(stream));
 	cuda_context_pop(cuda);
-	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuEventRecord");
+	return result == CUDA_SUCCESS ? rc : cuda_fail(cuda->driver, result, "cuEventRecord");
 }
 
 int cuda_event_query(struct gpu *gpu, struct gpu_event *event)
@@ -228,14 +239,16 @@ int cuda_event_query(struct gpu *gpu, struct gpu_event *event)
 int cuda_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event *event)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = cuda_context_push(cuda);
 
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuStreamWaitEvent(stream_of(stream), event_of(event), 0);
+	rc = cuda_capture_check(cuda, stream, "cuStreamWaitEvent");
+	if (rc == 0)
+		result = cuda->driver->cuStreamWaitEvent(stream_of(stream), event_of(event), 0);
 	cuda_context_pop(cuda);
-	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuStreamWaitEvent");
+	return result == CUDA_SUCCESS ? rc : cuda_fail(cuda->driver, result, "cuStreamWaitEvent");
 }
 
 int cuda_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES])
@@ -404,37 +417,53 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
 	CUdeviceptr device;
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = word_device(cuda, word, &device);
 
 	if (rc == 0)
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
+	rc = cuda_capture_check(cuda, stream, "cuStreamWriteValue64");
 	/* With the default flags, a memory barrier precedes the write, so readers see all earlier work. */
-	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+	if (rc == 0)
+		result = cuda->driver->cuStreamWriteValue64(
+			stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+	/*
+	 * Another thread may have begun a capture since the check, so that the graph contains the write. A query makes
+	 * this capture invalid.
+	 */
+	if (rc == 0 && result == CUDA_SUCCESS) {
+		rc = cuda_capture_check(cuda, stream, "cuStreamWriteValue64");
+		if (rc == -EBUSY)
+			cuda->driver->cuStreamQuery(stream_of(stream));
+		else
+			rc = 0;
+	}
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuStreamWriteValue64 of 8 bytes at %p", (void *)word);
-	return 0;
+	return rc;
 }
 
 int cuda_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
 	CUdeviceptr device;
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 	int rc = word_device(cuda, word, &device);
 
 	if (rc == 0)
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuStreamWaitValue64(stream_of(stream), device, value, CU_STREAM_WAIT_VALUE_GEQ);
+	rc = cuda_capture_check(cuda, stream, "cuStreamWaitValue64");
+	if (rc == 0)
+		result = cuda->driver->cuStreamWaitValue64(stream_of(stream), device, value, CU_STREAM_WAIT_VALUE_GEQ);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuStreamWaitValue64 of 8 bytes at %p", (const void *)word);
-	return 0;
+	return rc;
 }
 
 #endif

@@ -191,7 +191,7 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	return error ? error : gpu_event_export(pool->gpu, event, ticket->ipc);
 }
 
-/* If the first handle type fails for any reason except an invalid fence, try the second one. */
+/* If the first handle type fails for any reason except an invalid fence or a capture, try the second one. */
 static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct fence_ticket *ticket)
 {
 	int error = -EOPNOTSUPP, second;
@@ -199,7 +199,7 @@ static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t f
 	ticket->handle_type = GPOOL_FENCE_HANDLE_TIMELINE;
 	if (!(flags & GPOOL_FENCE_EXPORT_EVENT))
 		error = by_timeline(pool, fence);
-	if (error >= 0 || error == -EINVAL)
+	if (error >= 0 || error == -EINVAL || error == -EBUSY)
 		return error;
 	ticket->handle_type = GPOOL_FENCE_HANDLE_EVENT;
 	second = by_event(pool, fence, ticket);
@@ -210,6 +210,7 @@ static int error_known(int error)
 {
 	switch (error) {
 	case -EINVAL:
+	case -EBUSY:
 	case -EUSERS:
 	case -EMFILE:
 	case -ENOMEM:

@@ -61,7 +61,7 @@ struct imports {
 	uint64_t gone_ns; /* time of the last check whether the agent exists */
 	pthread_t thread;
 	bool running, ending;
-	bool watch; /* query whether the device has failed */
+	bool watch; /* call stream_watch() */
 	uint64_t watched_ns;
 };
 
@@ -241,7 +241,7 @@ static uint64_t poll_step(uint64_t quiet_ns)
 	return step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
 }
 
-/* Query whether the device has failed. The lock is released temporarily. */
+/* Call stream_watch() at intervals. The lock is released temporarily. */
 static void watch(struct imports *imports)
 {
 	uint64_t now = monotonic_ns();
@@ -252,7 +252,7 @@ static void watch(struct imports *imports)
 	imports->watched_ns = now;
 	imports->watch = false;
 	pthread_mutex_unlock(&imports->lock);
-	again = stream_exported_query(imports->pool);
+	again = stream_watch(imports->pool);
 	pthread_mutex_lock(&imports->lock);
 	imports->watch |= again;
 }
@@ -405,7 +405,7 @@ static int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, str
 /* ---- open and close ---- */
 
 static const struct stream_mirrors mirrors = {
-	.look = import_look, .hold = import_hold, .stream_wait = import_stream_wait};
+	.look = import_look, .hold = import_hold, .stream_wait = import_stream_wait, .watch = import_watch};
 
 int import_open(struct gpool *pool)
 {

@@ -32,7 +32,7 @@ enum {
 };
 
 int import_open(struct gpool *pool);
-/* import_watch() - let the thread query whether the device has failed. Return: 0, -ENOMEM. */
+/* import_watch() - let the thread call stream_watch() until it returns false. Return: 0, -ENOMEM. */
 int import_watch(struct gpool *pool);
 /* import_close() - end all waits for other processes, before the streams are closed. */
 void import_close(struct gpool *pool);

@@ -34,6 +34,7 @@ struct stream {
 	_Atomic uint64_t recorded; /* highest value of a recorded fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
 	uint64_t exported;         /* highest value of an exported fence */
+	bool owed;                 /* the write of `recorded` must be queued when a capture has ended */
 	_Atomic bool mirror;       /* the slot is used as a mirror and has no stream: see stream.h */
 	bool lost;                 /* closed after a device failure: the slot is not reused */
 	_Atomic uint64_t query_ns; /* time of the last query */
@@ -126,7 +127,9 @@ static COLD void slot_query(struct gpool *pool, uint32_t slot)
 /* Unlock a stream after a call of the back end. Return: `error`; -EIO if the device has failed. */
 static int stream_unlock(struct gpool *pool, struct stream *stream, int error)
 {
-	if (unlikely(error) && error != -EINVAL && error != -EBUSY && stream_query(pool, stream))
+	if (unlikely(error == -EBUSY))
+		fail(error, "%s", gpu_error_text());
+	else if (unlikely(error) && error != -EINVAL && stream_query(pool, stream))
 		error = fail_gpu();
 	pthread_mutex_unlock(&stream->lock);
 	return error;
@@ -136,12 +139,13 @@ static int stream_unlock(struct gpool *pool, struct stream *stream, int error)
 static void stream_end(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];
+	int error;
 
 	stream->open = false;
 	if (stream->gpu) {
-		if (gpu_stream_sync(pool->gpu, stream->gpu))
-			stream_query(pool, stream);
-		stream->lost = pool_gpu_failed(pool);
+		error = gpu_stream_sync(pool->gpu, stream->gpu);
+		/* During a capture, the end of the work is not known either. */
+		stream->lost = (error && stream_query(pool, stream)) || pool_gpu_failed(pool) || error == -EBUSY;
 		if (!stream->adopted)
 			gpu_stream_destroy(pool->gpu, stream->gpu);
 		stream->gpu = NULL;
@@ -218,7 +222,10 @@ static COLD int fail_closed(struct gpool *pool, uint32_t number)
 {
 	uint32_t slot;
 
-	return pool_gpu_failed(pool) && !stream_slot_of(pool, number, &slot) ? fail_gpu() : fail_stream(number);
+	if (stream_slot_of(pool, number, &slot))
+		return fail_stream(number);
+	return pool_gpu_failed(pool) ? fail_gpu()
+				     : fail(-EBUSY, "stream %u was closed while a graph was captured from it", number);
 }
 
 static __attribute__((noinline, cold)) int fail_host_signaled(uint32_t stream)
@@ -506,9 +513,12 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 		error = pool_gpu_failed(pool)
 			? fail_gpu()
 			: gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
-	if (!error) {
+	/* After -EBUSY, the value may have been written; see gpu_timeline_write(). */
+	if (!error || error == -EBUSY)
 		atomic_store_explicit(&found->recorded, value, memory_order_release);
+	if (!error) {
 		fence->value = fence_make(slot, value);
+		found->owed = false;
 	}
 	return stream_unlock(pool, found, error);
 }
@@ -519,13 +529,16 @@ int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence
 	struct stream *found;
 	uint32_t slot;
 
-	if (error != -EIO || !pool_gpu_failed(pool) || stream_slot_of(pool, stream, &slot))
+	if (!(error == -EIO && pool_gpu_failed(pool)) && error != -EBUSY)
+		return error;
+	if (stream_slot_of(pool, stream, &slot))
 		return error;
 	found = &pool->streams->slots[slot];
 	pthread_mutex_lock(&found->lock);
 	fence->value = fence_make(slot, atomic_fetch_add_explicit(&found->recorded, 1, memory_order_release) + 1);
+	found->owed = error == -EBUSY;
 	pthread_mutex_unlock(&found->lock);
-	return 0;
+	return error == -EBUSY ? pool->streams->mirrors->watch(pool) : 0;
 }
 
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
@@ -753,7 +766,17 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	return stream_unlock(pool, stream, error);
 }
 
-bool stream_exported_query(struct gpool *pool)
+/* Queue the write of fences that were recorded during a capture. The caller holds the stream's lock. */
+static void owed_write(struct gpool *pool, uint32_t slot)
+{
+	struct stream *stream = &pool->streams->slots[slot];
+
+	stream->owed = stream->gpu &&
+		gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&pool->session.timeline[slot],
+			atomic_load_explicit(&stream->recorded, memory_order_relaxed)) == -EBUSY;
+}
+
+bool stream_watch(struct gpool *pool)
 {
 	bool pending = false;
 
@@ -768,6 +791,9 @@ bool stream_exported_query(struct gpool *pool)
 		}
 		if (stream->gpu && !fence_signaled(&pool->session, fence_make(slot, stream->exported)))
 			pending |= !stream_query(pool, stream);
+		if (stream->owed)
+			owed_write(pool, slot);
+		pending |= stream->owed;
 		pthread_mutex_unlock(&stream->lock);
 	}
 	return pending && !pool_gpu_failed(pool);

@@ -8,7 +8,8 @@
  * After a device failure (gpu.h) the timeline words of GPU streams do not change any more, although work that was
  * running may still use memory. pool->gpu_failed is then set, and waits for their unsignaled fences return -EIO. The
  * words stay as they are, so memory that waits for such a fence is not used again until the process has ended. The slot
- * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of().
+ * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of(). The same applies to
+ * the slot of a stream that is closed while a graph is captured from it.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -72,10 +73,10 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 int stream_share(struct gpool *pool, struct gpool_fence fence);
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event);
 /*
- * stream_exported_query() - query whether the device has failed, if an exported fence is not signaled. Return true if
- * the query must be repeated later.
+ * stream_watch() - query whether the device has failed, if an exported fence is not signaled, and queue the writes of
+ * fences that were recorded during captures. Return true if the call must be repeated later.
  */
-bool stream_exported_query(struct gpool *pool);
+bool stream_watch(struct gpool *pool);
 /* stream_publish() - set the page for stream_share(), once. The page must stay valid until all streams are closed. */
 void stream_publish(struct gpool *pool, struct timeline_page *page);
 
@@ -106,6 +107,8 @@ struct stream_mirrors {
 	void (*hold)(struct gpool *pool, struct gpool_fence fence);
 	/* make a stream wait for the fence; the caller holds the stream's lock */
 	int (*stream_wait)(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
+	/* call stream_watch() in the background until it returns false. Return: 0, -ENOMEM */
+	int (*watch)(struct gpool *pool);
 };
 
 /* stream_mirrors_register() - set these functions, before the first mirror is opened. */
@@ -116,7 +119,8 @@ int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool
 
 /*
  * release_fence() - record a fence after which memory is released. After a device failure, the fence is never signaled,
- * so the memory is not used again. Return: as gpool_fence_record(), except -EIO after a device failure.
+ * so the memory is not used again. While a graph is captured from the stream, the fence is signaled some time after the
+ * capture has ended. Return: as gpool_fence_record(), except -EIO after a device failure and -EBUSY.
  */
 int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 

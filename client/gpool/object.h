@@ -354,7 +354,8 @@ GPOOL_ASSERT_SIZE(gpool_loan, 56);
  *
  * @behind: address directly after the loan
  *
- * If there is no memory to record a fence, the call waits for the stream.
+ * If there is no memory to record a fence, the call waits for the stream. If a graph is being captured from the stream,
+ * the pin ends after the capture; if the GPU has failed, it ends with the process.
  *
  * Threads: any. Cost: as gpool_unpin(); with a stream, plus one driver call.
  */

@@ -63,8 +63,9 @@ GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **na
 
 /*
  * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
- * after a GPU failure. A host-signaled timeline is closed without a wait. A number that is not open is ignored. Cost:
- * the wait for the work.
+ * after a GPU failure. While a graph is being captured from the stream, the call cannot wait: fences that were recorded
+ * before are signaled later, and memory that was freed in the stream since then stays allocated until gpool_close(). A
+ * host-signaled timeline is closed without a wait. A number that is not open is ignored. Cost: the wait for the work.
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
@@ -103,11 +104,17 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
  */
 
 /*
+ * Captures. While the program captures a graph from a stream, calls that record a fence on the stream, let it wait, or
+ * wait for its work return -EBUSY. Otherwise each launch of the graph would signal an old fence again. Record fences
+ * before or after the capture. Copies, fills and the program's own kernels become a part of the graph.
+ */
+
+/*
  * gpool_fence_record() - record a fence after all work that is queued on a stream. The fence of a host-signaled
  * timeline is signaled by gpool_fence_signal() for it or a later fence, or by gpool_stream_close().
  *
- * Return: 0, -EINVAL (not open), -EIO (the GPU or its driver failed), -ENODEV (the GPU driver failed), -ENOMEM,
- * -ECHILD. Cost: one driver call; none for a host-signaled timeline.
+ * Return: 0, -EINVAL (not open), -EBUSY (a graph is being captured from the stream), -EIO (the GPU or its driver
+ * failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call; none for a host-signaled timeline.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -209,6 +216,7 @@ enum {
  *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT with a
  *                host-signaled timeline
  *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, but the device has no events that processes can share
+ *   -EBUSY       a graph is being captured from the stream
  *   -EUSERS      256 exported events are not signaled
  *   -EPERM       the session is an observer or admin
  *   -EPIPE       the agent is not running, or does not answer within 10 s, and no event is possible

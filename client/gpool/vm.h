@@ -611,8 +611,9 @@ GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t st
  * @address: from gpool_malloc_async()
  * @stream:  0, or a closed stream: all work that uses the memory is done
  *
- * The caller ensures that work on other streams that uses the memory is done, or that `stream` waits for it. No memory
- * may be freed in a stream that is being captured into a graph, because the call records a fence on the stream.
+ * The caller ensures that work on other streams that uses the memory is done, or that `stream` waits for it. Memory
+ * that is freed in a stream from which a graph is being captured can be reused by this stream at once, and by others
+ * after the capture has ended. For memory that the graph uses, call gpool_vm_capture() first.
  *
  * Return: 0, or
  *   -EINVAL  not an address of this allocator, or a stream that never existed

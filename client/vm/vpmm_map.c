@@ -212,6 +212,7 @@ static int driver_error(int error)
 	case 0:
 	case -EINVAL:
 	case -ENOMEM:
+	case -EBUSY:
 	case -ECHILD: return error;
 	default: return -EIO;
 	}
@@ -257,8 +258,10 @@ static int wait_for(struct vpmm_call *call, uint64_t value)
 	int error;
 
 	vpmm_trace(call, "2: %s waits for slot %u", can ? "stream" : "caller", fence_slot(value));
-	if (can)
-		return driver_error(gpool_stream_wait(pool, call->stream, fence));
+	error = can ? gpool_stream_wait(pool, call->stream, fence) : -EBUSY;
+	/* A stream from which a graph is being captured cannot wait for other streams. */
+	if (error != -EBUSY)
+		return driver_error(error);
 	error = gpool_fence_wait(pool, fence, call->vpmm->options.timeout_ms);
 	return error == -ETIMEDOUT ? -ENOSPC : driver_error(error);
 }
@@ -431,6 +434,9 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 
 	if (!wait && (error == -ENOSPC || error == -EDQUOT))
 		error = place_harvest(call, true, place);
+	/* Unfinished pages cannot be mapped elsewhere while no fence can be recorded in their stream. */
+	if (error == -EBUSY)
+		error = vpmm_fill(call, 0, place);
 	if (error != -ENOSPC || !vpmm->options.timeout_ms)
 		return error;
 	/* A call that waits for pages must not keep pages that other sessions could use. */

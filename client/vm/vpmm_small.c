@@ -424,7 +424,7 @@ static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **mad
 	return -ENOMEM;
 }
 
-/* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream. */
+/* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream in its present state. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
 	struct gpool_span span = {.bytes = (uint32_t)bytes};
@@ -434,7 +434,7 @@ static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struc
 		return -EOPNOTSUPP;
 	error = stream_pool_alloc(vpmm->pool, stream, bytes, &span.address);
 	if (error)
-		return error;
+		return error == -EBUSY ? -EOPNOTSUPP : error; /* -EBUSY: a graph is being captured */
 	*made = small_know(vpmm, &span, bytes, true);
 	if (*made)
 		return 0;
@@ -480,7 +480,10 @@ out:
 
 /* ---- free ---- */
 
-/* Free a buffer on the library's own stream: after the progress of a host-signaled timeline, or immediately. */
+/*
+ * Free a buffer on the library's own stream: after the progress of a host-signaled timeline or the end of a capture, or
+ * immediately.
+ */
 static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -489,7 +492,7 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	int error = 0;
 
 	if (stream)
-		gpool_fence_record(pool, stream, &fence); /* no fence: the stream was closed, so its work is done */
+		release_fence(pool, stream, &fence); /* no fence: the stream was closed, so its work is done */
 	pthread_mutex_lock(&small->driver_lock);
 	if (fence.value)
 		error = gpu_timeline_wait(pool->gpu, small->driver,
@@ -506,9 +509,10 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
 	bool waits = stream_can_wait(vpmm->pool, stream);
-	int error = waits ? stream_pool_free(vpmm->pool, stream, at->span.address)
-			  : driver_free_here(vpmm, at->span.address, stream);
+	int error = waits ? stream_pool_free(vpmm->pool, stream, at->span.address) : -EBUSY;
 
+	if (error == -EBUSY)
+		error = driver_free_here(vpmm, at->span.address, stream);
 	if (error)
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot free %llu bytes of the driver's: %s; they are lost",
 			(unsigned long long)at->bytes, gpu_error_text());

@@ -14,6 +14,7 @@
  */
 #include "client/core/pool.h"
 #include "client/core/stream.h"
+#include "client/gpool/lora.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels/block_copy.h"
 #include "shm/timeline.h"
@@ -233,6 +234,82 @@ static void worker_memory(void)
 	hear_step();
 }
 
+static struct gpool_kv *cache(uint32_t pool_blocks, uint64_t *sequence)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv *kv;
+
+	options.shape = (struct gpool_kv_shape){
+		.layers = 2, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = 16};
+	options.flags = pool_blocks ? GPOOL_KV_PREFIXES : 0;
+	options.pool_blocks = pool_blocks;
+	options.stream = stream;
+	options.max_blocks = 64;
+	options.max_sequence_tokens = 512;
+	RETURNS(gpool_kv_create(pool, &options, &kv), 0);
+	request.tokens = 16;
+	RETURNS(gpool_kv_allocate(kv, &request, sequence), 0);
+	return kv;
+}
+
+/* The waits of caches, adapters, ranges and the allocator end too. All of them begin while the work is queued. */
+static void worker_parts(void)
+{
+	struct gpool_lora_options lora_options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora_batch_options batch_options = GPOOL_LORA_BATCH_OPTIONS_INIT;
+	const struct gpool_lora_target target = {"model.layers.*.q", 256, 256};
+	const uint32_t tokens[4] = {GPOOL_LORA_NONE, GPOOL_LORA_NONE, GPOOL_LORA_NONE, GPOOL_LORA_NONE};
+	struct gpool_lora_batch *batch;
+	struct gpool_range *range;
+	struct gpool_lora *lora;
+	uint64_t offloaded, running, shared, slot, memory, more;
+	struct gpool_kv *kv = cache(0, &offloaded), *shares = cache(32, &shared);
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+
+	RETURNS(gpool_kv_host_reserve(kv, 4 << 20), 0);
+	request.tokens = 1;
+	RETURNS(gpool_kv_allocate(kv, &request, &running), 0);
+	RETURNS(gpool_kv_sync(kv), 0);
+	lora_options.element = batch_options.element = GPOOL_LORA_F16;
+	RETURNS(gpool_lora_create(pool, &lora_options, &lora), 0);
+	batch_options.stream = stream;
+	batch_options.tokens_max = 4;
+	batch_options.layers = 1;
+	batch_options.targets = &target;
+	batch_options.target_count = 1;
+	RETURNS(gpool_lora_batch_create(lora, &batch_options, &batch), 0);
+	RETURNS(gpool_range_reserve(pool, 8, NULL, &range), 0);
+	RETURNS(gpool_range_commit(range, 0, 8, 0), 0);
+	RETURNS(gpool_malloc_async(pool, 8 * PAGE_BYTES, stream, &memory), 0);
+	RETURNS(gpool_fence_wait(pool, record(stream), -1), 0);
+	fault_queue();
+	RETURNS(gpool_kv_offload(kv, offloaded, GPOOL_KV_OFFLOAD_INT8, NULL), 1);
+	/* The next call of each kind waits for the first one, whose stage it uses again. */
+	for (int i = 0; i < 8; i++) {
+		RETURNS(gpool_kv_append(kv, running, 16, &slot), 0);
+		RETURNS(gpool_kv_sync(kv), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		RETURNS(gpool_lora_batch_set(batch, tokens, 4, NULL), 0);
+	RETURNS(gpool_kv_append(kv, running, 16, &slot), 0);
+	RETURNS(gpool_free_async(pool, memory, stream), 0);
+	fault_now();
+	RETURNS(gpool_kv_resume(kv, offloaded), -EIO);
+	RETURNS(gpool_kv_sync(kv), -EIO);
+	RETURNS(gpool_lora_batch_set(batch, tokens, 4, NULL), -EIO);
+	RETURNS(gpool_kv_prefix_share(shares, shared, -1), -EIO);
+	RETURNS(gpool_sleep(pool, 0), -EIO);
+	RETURNS(gpool_lora_batch_destroy(batch), -EIO);
+	RETURNS(gpool_kv_destroy(shares), -EIO);
+	RETURNS(gpool_kv_destroy(kv), -EIO);
+	RETURNS(gpool_range_destroy(range), -EIO);
+	CHECK(gpool_malloc_async(pool, PAGES * (uint64_t)PAGE_BYTES, 0, &more));
+	gpool_stream_close(pool, stream);
+	RETURNS(gpool_trim_to(pool, 0), 0);
+	gpool_close(pool);
+}
+
 /* Export a fence of work that faults. The process then does nothing, and detects the failure all the same. */
 static void export_and_fault(uint32_t flags)
 {
@@ -415,6 +492,12 @@ static void test_pages_stay_until_the_process_has_ended(void **state)
 	child_end(&child);
 }
 
+static void test_waits_of_all_parts_end(void **state)
+{
+	(void)state;
+	run_alone("parts");
+}
+
 static void test_waits_of_importers_end(void **state)
 {
 	struct child exporter = child_start("exports"), importer = child_start("imports");
@@ -463,6 +546,7 @@ static const struct {
 	{"waits", worker_waits},
 	{"queries", worker_queries},
 	{"memory", worker_memory},
+	{"parts", worker_parts},
 	{"exports", worker_exports},
 	{"exports_event", worker_exports_event},
 	{"imports", worker_imports},
@@ -487,6 +571,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_waits_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_queries_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_pages_stay_until_the_process_has_ended, start, stop),
+		cmocka_unit_test_setup_teardown(test_waits_of_all_parts_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_waits_of_importers_end, start, stop),
 		cmocka_unit_test_setup_teardown(test_waits_of_importers_by_event_end, start, stop),
 	};
