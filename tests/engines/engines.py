@@ -112,6 +112,17 @@ class Processes:
                     pass
         return found
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all processes."""
+        ticks = 0
+        for pid in self.pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+            except OSError:
+                pass
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def stacks(self) -> str:
         """Make all processes print the stacks of all threads, and return the log."""
         for pid in self.pids():
