@@ -150,17 +150,20 @@ class Sharing:
         chunk = balloon.chunk_of(blocks[0])
         follows = self._last.get(last, -1)
         whole = blocks == list(range(chunk * self._blocks, (chunk + 1) * self._blocks))
+        in_place = whole and chunk and balloon.state(chunk) == State.LIVE
         if whole and balloon.is_shared(chunk):
             self._last[last] = chunk
-        elif name in self._coming or self._find([name]):
-            pass  # another request or engine publishes or has published it
-        elif whole and chunk and balloon.state(chunk) == State.LIVE:
+        elif name in self._coming:
+            pass  # another request publishes it
+        elif not in_place and not self.copies:
+            return False
+        elif self._find([name]):
+            pass  # another engine has published it
+        elif in_place:
             self._coming.add(name)
             self._last[last] = chunk
             balloon.publish(chunk, name, follows, lambda done: self._told(name, done, "published_chunks"))
         elif not balloon.refusals:
-            if not self.copies:
-                return False
             to = balloon.reserve()
             if to is not None:
                 self._copy(request, place, to, tuple(blocks), follows)

@@ -48,6 +48,7 @@ class Worker:
         self._private = private
         self._objects: Dict[int, Object] = {}
         self._pinned: Set[int] = set()
+        self._offered: Set[int] = set()  # chunks that are not objects
         self._checked = time.monotonic()
         self._later: List[Op] = []
         self._answers = Answers()
@@ -145,7 +146,7 @@ class Worker:
         if op.action == Action.COMMIT:
             return self._commit(op.chunk, patience_ms)
         if op.action == Action.RENEW:
-            return self._leave(op.chunk) and self._commit(op.chunk, patience_ms)
+            return self._renew(op.chunk, patience_ms)
         if op.action == Action.LEAVE:
             return self._leave(op.chunk)
         if op.action == Action.OFFER:
@@ -209,12 +210,20 @@ class Worker:
     def _leave(self, chunk: int) -> bool:
         if chunk in self._objects:
             self._close(chunk)
+        self._offered.discard(chunk)
         self._range.decommit(self._first(chunk), self.geometry.chunk_pages, self._fence())
         return True
+
+    def _renew(self, chunk: int, patience_ms: int) -> bool:
+        """Give a chunk memory for other content: what it has now, if that is this engine's own and was not taken."""
+        if chunk in self._offered and self._reclaim(chunk):
+            return True
+        return self._leave(chunk) and self._commit(chunk, patience_ms)
 
     def _offer(self, chunk: int) -> bool:
         if chunk not in self._objects:
             self._range.offer(self._first(chunk), self.geometry.chunk_pages, self._fence())
+            self._offered.add(chunk)
         elif chunk in self._pinned:
             self._pinned.discard(chunk)
             self._objects[chunk].unpin(self._fence())
@@ -226,6 +235,7 @@ class Worker:
                 self._objects[chunk].pin()
                 self._pinned.add(chunk)
             return True
+        self._offered.discard(chunk)
         return all(self._range.reclaim(self._first(chunk), self.geometry.chunk_pages))
 
     # ---- objects ----
