@@ -3,7 +3,8 @@
 
 usage: bench.py [overhead] [gain]
 
-  overhead   throughput of one engine on gpool and of one stock engine, which work in turn on the same prompts
+  overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
+             which work in turn on the same prompts
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts share prefixes, also with the other engine's
 
@@ -41,25 +42,35 @@ def machine() -> str:
 
 
 def overhead() -> None:
-    """Print the throughput of both engines, and the median of the rounds' ratios."""
+    """Print the throughput of each engine, and the medians of the rounds' ratios to the stock engine."""
     agent = Agent(pool=f"name=p0,backend=host,size=128MiB,page_size={PAGE >> 10}KB,reserved=0")
     path = model(BUILD / "engines-model")
-    engines = {"stock": Engine(path, None), "gpool": Engine(path, agent.directory)}
+    engines = {
+        "stock": Engine(path, None),
+        "gpool": Engine(path, agent.directory),
+        "gpool, not shared": Engine(path, agent.directory, {"share": False}),
+    }
     try:
         rates: Dict[str, List[float]] = {name: [] for name in engines}
+        used: Dict[str, List[float]] = {name: [] for name in engines}
         for number in range(-1, ROUNDS):  # the first one warms up
             prompts = [tokens(1000 * number + each, 200) for each in range(32)]
             for name in sorted(engines, reverse=number % 2 == 0):
                 engine = engines[name]
                 if number < 0:
                     engine.ready()
+                begin = engine.cpu_seconds()
                 answers, seconds = engine.timed(prompts, ANSWER)
                 if number >= 0:
                     rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
+                    used[name].append(engine.cpu_seconds() - begin)
         for name, found in rates.items():
-            print(f"  {name}: {statistics.median(found):.0f} tokens/s, from {min(found):.0f} to {max(found):.0f}")
-        ratio = statistics.median(one / two for one, two in zip(rates["gpool"], rates["stock"]))
-        print(f"  gpool / stock: {ratio:.3f}, median of {ROUNDS} rounds")
+            ratio = statistics.median(one / two for one, two in zip(found, rates["stock"]))
+            cpu = statistics.median(one / two for one, two in zip(used[name], used["stock"]))
+            print(
+                f"  {name}: {statistics.median(found):.0f} tokens/s, from {min(found):.0f} to {max(found):.0f}; "
+                f"{ratio:.3f} of stock, with {cpu:.3f} of its CPU time; medians of {ROUNDS} rounds"
+            )
     finally:
         for engine in engines.values():
             engine.stop()

@@ -7,13 +7,15 @@ import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from harness import BUILD, Agent
 
@@ -23,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 SECONDS = int(os.environ.get("ENGINE_SECONDS", "300"))
 """longest time for a start, and for an answer"""
 DUMP_SECONDS = 3
+RUNNING: Set["Processes"] = set()
+"""those that were started and not stopped"""
 ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -68,32 +72,106 @@ def model(folder: Path, *arguments: str) -> Path:
     return folder
 
 
-class Engine:
-    """An engine in processes of its own, which are one process group."""
+def connector(directory: str, extra: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+    """Return the configuration of the connector."""
+    return {
+        "kv_connector": "GpoolConnector",
+        "kv_connector_module_path": "gpool.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"directory": directory, **(extra or {})},
+    }
+
+
+class Processes:
+    """Processes of vLLM, which are one session of the kernel, with a log."""
+
+    def __init__(self, command: List[str], pipe: Optional[int]) -> None:
+        self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
+        environment = {**os.environ, "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so"), **ENVIRONMENT}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=pipe,
+                stdout=log if pipe is None else pipe,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        RUNNING.add(self)
+
+    def pids(self) -> List[int]:
+        """Return the processes of the engine."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getsid(int(entry.name)) == self.process.pid:
+                        found.append(int(entry.name))
+                except OSError:
+                    pass
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all processes."""
+        ticks = 0
+        for pid in self.pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+            except OSError:
+                pass
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def stacks(self) -> str:
+        """Make all processes print the stacks of all threads, and return the log."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGUSR1)
+            except OSError:
+                pass
+        time.sleep(DUMP_SECONDS)  # a process that hangs reports no end of its dump
+        return self.text()[-30000:]
+
+    def text(self) -> str:
+        """Return what the engine has logged."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of the engine."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass
+
+    def kill(self) -> None:
+        """Kill all processes of the engine at once."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(60)
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except OSError:
+                pass
+
+    def stop(self) -> None:
+        """Kill the engine and delete its log; a second call does nothing."""
+        self.kill()
+        RUNNING.discard(self)
+        self.log.unlink(missing_ok=True)
+
+
+class Engine(Processes):
+    """An engine that a program drives through pipes: serve.py."""
 
     def __init__(self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any):
         """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: arguments of vllm.LLM."""
         options = {**OPTIONS, "model": str(path), **more}
         if directory is not None:
-            options["kv_transfer_config"] = {
-                "kv_connector": "GpoolConnector",
-                "kv_connector_module_path": "gpool.vllm",
-                "kv_role": "kv_both",
-                "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"directory": directory, **(extra or {})},
-            }
-        self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
-        environment = {**os.environ, "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so")}
-        environment.update(ENVIRONMENT)
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "serve.py"), json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+            options["kv_transfer_config"] = connector(directory, extra)
+        super().__init__([str(HERE / "serve.py"), json.dumps(options)], subprocess.PIPE)
         self._read = b""
         self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
         self.seconds = 0.0
@@ -160,55 +238,53 @@ class Engine:
         line, _, self._read = self._read.partition(b"\n")
         return dict(json.loads(line))
 
-    def pids(self) -> List[int]:
-        """Return the processes of the engine."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
+
+class Server(Processes):
+    """`vllm serve` on a port of the loopback."""
+
+    def __init__(self, path: Path, directory: str, **more: Any) -> None:
+        """more: options of the command."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        options = {**OPTIONS, "kv_transfer_config": json.dumps(connector(directory)), "served_model_name": "m", **more}
+        del options["skip_tokenizer_init"]
+        command = ["-m", "vllm.entrypoints.cli.main", "serve", str(path), "--host", "127.0.0.1"]
+        command += ["--port", self.address.rpartition(":")[2]]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        super().__init__(command, None)
+
+    def get(self, path: str, body: Optional[Dict[str, Any]] = None) -> str:
+        """Return the answer to a GET, or to a POST with `body`."""
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+                return str(answer.read().decode())
+        except TimeoutError:
+            raise AssertionError(f"no answer within {SECONDS} s; stacks:\n{self.stacks()}") from None
+
+    def ready(self) -> "Server":
+        """Wait until the server answers."""
+        until = time.monotonic() + SECONDS
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            while not select.select([ended], [], [], 0.2)[0]:
                 try:
-                    if os.getsid(int(entry.name)) == self.process.pid:
-                        found.append(int(entry.name))
-                except OSError:
-                    pass
-        return found
+                    self.get("/health")
+                    return self
+                except OSError:  # it does not listen yet
+                    if time.monotonic() > until:
+                        raise AssertionError(f"no server within {SECONDS} s; stacks:\n{self.stacks()}") from None
+        finally:
+            os.close(ended)
+        raise AssertionError(f"the server has ended: {self.text()[-6000:]}")
 
-    def stacks(self) -> str:
-        """Make all processes print the stacks of all threads, and return the log."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGUSR1)
-            except OSError:
-                pass
-        time.sleep(DUMP_SECONDS)  # a process that hangs reports no end of its dump
-        return self.text()[-30000:]
-
-    def text(self) -> str:
-        """Return what the engine has logged."""
-        return self.log.read_text(errors="replace")
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all processes of the engine."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, number)
-            except OSError:
-                pass
-
-    def kill(self) -> None:
-        """Kill all processes of the engine at once."""
-        self.signal(signal.SIGKILL)
-        self.process.wait(60)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except OSError:
-                pass
-
-    def stop(self) -> None:
-        """Kill the engine and delete its log; a second call does nothing."""
-        self.kill()
-        self.log.unlink(missing_ok=True)
+    def complete(self, prompts: List[List[int]], count: int) -> List[List[int]]:
+        """Return the tokens that continue prompts."""
+        body = {"model": "m", "prompt": prompts, "max_tokens": count, "temperature": 0}
+        said = json.loads(self.get("/v1/completions", {**body, "ignore_eos": True, "return_token_ids": True}))
+        return [choice["token_ids"] for choice in sorted(said["choices"], key=lambda choice: choice["index"])]
 
 
 class EngineTest(unittest.TestCase):

@@ -7,8 +7,10 @@ lost, mixed up, or used too early shows, in thousands of steps per second.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -73,6 +75,7 @@ def _model() -> str:
     import json
 
     folder = tempfile.mkdtemp(prefix="gpool-model-")
+    atexit.register(shutil.rmtree, folder)
     (Path(folder) / "config.json").write_text(json.dumps(CONFIG))
     return folder
 

@@ -99,5 +99,45 @@ class Adapters(EngineTest):
                 publish_adapter(pool, "x", self.files[0])
 
 
+class Files(unittest.TestCase):
+    def test_files_are_deleted_when_no_engine_uses_them(self) -> None:
+        data = b"x" * 1000
+        cache = Path(tempfile.mkdtemp(prefix="gpool-adapters-"))
+        self.addCleanup(shutil.rmtree, cache)
+        code = (
+            "import pathlib, sys; from gpool.vllm._adapters import Folder\n"
+            f"Folder(pathlib.Path({str(cache)!r})).store('theirs', b'{{}}', b'x'); print(flush=True); sys.stdin.read()"
+        )
+        other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        assert other.stdout is not None
+        self.assertEqual(other.stdout.readline(), b"\n")
+
+        def there() -> List[str]:
+            return sorted(each.name.partition("@")[0] for each in cache.iterdir())
+
+        mine = _adapters.Folder(cache, 2500)
+        (cache / ".draft-1").mkdir()
+        (cache / "notes").mkdir()  # is not an adapter
+        first = mine.store("a", b"{}", data)
+        self.assertEqual(there(), [".draft-1", "a", "notes", "theirs"])
+        mine.store("b", b"{}", data)
+        with self.assertRaisesRegex(OSError, "exceed 2500 bytes; raise"):
+            mine.store("c", b"{}", data)
+        self.assertEqual(there(), ["a", "b", "notes", "theirs"])
+        mine.store("a", b"{}", b"y" * 400)  # the first version is not used any more
+        self.assertEqual(there(), ["a", "a", "b", "notes", "theirs"])
+        mine.store("c", b"{}", data)
+        self.assertFalse(first.exists())
+        self.assertEqual(there(), ["a", "b", "c", "notes", "theirs"])
+        mine.close()
+        self.assertEqual(there(), ["notes", "theirs"])
+        other.kill()
+        other.wait()
+        _adapters.Folder(cache)
+        self.assertEqual(there(), ["notes"])
+
+
 if __name__ == "__main__":
     unittest.main()

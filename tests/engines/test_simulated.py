@@ -109,6 +109,24 @@ class OneEngine(Simulated):
         engine.check()
         self.balanced(engine)
 
+    def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(blocks=64, extra={"share": share})
+                for number in range(8):
+                    engine.add(f"old{number}", tokens(number, 130), 2)
+                engine.run()
+                self.assertLessEqual(engine.balloon.count(State.OUT), 4, engine.describe())  # a burst needs 8
+                begin = engine.steps
+                for number in range(8):
+                    engine.add(str(number), tokens(100 + number, 60), 2)
+                while not all(str(number) in engine.cached for number in range(8)):
+                    self.assertTrue(engine.step())
+                self.assertLessEqual(engine.steps - begin, 4, engine.describe())
+                engine.run()
+                engine.check()
+                self.balanced(engine)
+
     def test_new_pages_are_zeroed(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
             block.view().write(b"\xff" * ((PAGES - 2) * pool.page_bytes))  # NaN in each type

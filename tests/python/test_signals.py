@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import threading
 import unittest
-from typing import Callable, List
+from typing import Callable, Iterator, List
 
 from harness import ROOT, AgentTest, gpool
 
@@ -78,17 +79,48 @@ class Signals(AgentTest):
     def test_waiting_for_an_agent(self) -> None:
         self.interrupt(lambda: gpool.Pool(directory="/nowhere/at/all", timeout_ms=-1))
 
-    def test_acquiring_an_adapter(self) -> None:
+    @contextlib.contextmanager
+    def stopped_agent(self) -> Iterator[None]:
+        """Stop the agent, so that calls which need it wait."""
         found = re.search(r"process (\d+), incarnation", self.agent.poolctl("version"))
         assert found
+        os.kill(int(found[1]), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(int(found[1]), signal.SIGCONT)
+
+    def test_restoring_spilled_content(self) -> None:
+        with self.pool.alloc(2, spill=True) as block:
+            block.view().write(b"\7" * block.nbytes)
+            block.unpin()
+            self.assertEqual(self.agent.evict(), 2)
+            with self.stopped_agent():
+                self.interrupt(block.pin)
+                self.interrupt(block.view)
+            with block.pin():
+                self.assertEqual(block.view().read(), b"\7" * block.nbytes)
+
+    def test_resuming_a_sequence(self) -> None:
+        options = {"max_blocks": 256, "watermark_blocks": 0}
+        with self.pool.stream() as stream, self.pool.create_kv_cache(2, 8, 128, stream, **options) as cache:
+            sequence = cache.allocate(1000)
+            cache.offload(sequence, to_pool=True)
+            stream.record().wait()
+            self.pool.alloc(1).free()  # notes that the copy is done
+            self.assertGreater(self.agent.evict(), 0)
+            with self.stopped_agent():
+                self.interrupt(lambda: cache.resume(sequence))
+            self.assertEqual(cache.sequence_info(sequence).state, gpool.KvState.PREEMPTED)
+            cache.resume(sequence)
+            self.assertEqual(cache.sequence_info(sequence).tokens, 1000)
+
+    def test_acquiring_an_adapter(self) -> None:
         with self.pool.adapters() as adapters:
             adapter = adapters.register("plain", str(PLAIN))
-            os.kill(int(found[1]), signal.SIGSTOP)  # so that the load waits for its pages
-            try:
+            with self.stopped_agent():  # the load waits for its pages
                 self.interrupt(adapter.acquire)
                 self.interrupt(adapter.acquire_async)
-            finally:
-                os.kill(int(found[1]), signal.SIGCONT)
             with adapter.acquire() as acquired:
                 acquired.wait_layer()
 

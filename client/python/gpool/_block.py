@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
@@ -11,6 +12,7 @@ from ._errors import check
 from ._handle import Handle
 from ._library import library
 from ._view import View, loan
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -96,7 +98,9 @@ class _Shown:
 
     def lend(self, stream: int) -> _abi.gpool_loan:
         with self._pool.handle as pool:
-            check(library().gpool_pin(pool, self._block), "pin a block")
+            block = self._block
+            undo = functools.partial(library().gpool_unpin, pool, block)
+            check(waiting(-1, library().gpool_pin, pool, block, undo=undo), "pin a block")
             return loan(pool, None, self._block, stream)
 
     def where(self) -> Tuple[int, int]:

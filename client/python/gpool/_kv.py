@@ -402,9 +402,11 @@ class KvCache(Closing):
         """Allocate as many blocks to a preempted sequence as it had, and restore its content if offload() preempted it.
 
         Raises NoRoom; Error with EALREADY (the sequence is running), EIO (its content cannot be restored now, and is
-        kept), ENODATA (its content is lost).
+        kept), ENODATA (its content is lost). After an exception of a signal's handler, sequence_info() returns whether
+        it is running.
         """
-        self._call(library().gpool_kv_resume, sequence, what="resume a sequence")
+        with self.handle as pointer:
+            self._check(waiting(-1, library().gpool_kv_resume, pointer, sequence), "resume a sequence")
 
     def sequence_info(self, sequence: int) -> KvSequenceInfo:
         """Return the description of a sequence."""

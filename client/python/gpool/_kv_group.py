@@ -10,6 +10,7 @@ from ._errors import check
 from ._handle import Closing, Handle
 from ._kv import KvAdmission, KvCache, KvNeed, need_of, refuse, request_of
 from ._library import library
+from ._wait import waiting
 
 
 class KvSpan(NamedTuple):
@@ -158,7 +159,10 @@ class KvGroup(Closing):
         """Resume a sequence in all caches or in none; KvCache.waiting() of the first one returns the one to resume
         first. Raises as KvCache.resume().
         """
-        self._call(library().gpool_kv_group_resume, sequence, what="resume a sequence")
+        with self.handle as pointer:
+            result = waiting(-1, library().gpool_kv_group_resume, pointer, sequence)
+            if result < 0:
+                refuse(result, "resume a sequence")
 
     def span(self, sequence: int, member: int) -> KvSpan:
         """Return the part of a sequence in the cache with index `member`. Raises Error with EINVAL: no such cache."""

@@ -201,15 +201,23 @@ static PyType_Spec pool_spec = {
 static int pin(struct block *block)
 {
 	struct gpool *pointer = guard_enter(block->handle);
+	struct wait wait;
 	int result;
 
 	if (!pointer)
 		return -1;
+	wait_begin(&wait, -1);
 	UNLOCKED(result = lib.gpool_pin(pointer, &block->block));
-	if (result < 0)
+	if (wait_end(&wait)) {
+		if (result >= 0)
+			lib.gpool_unpin(pointer, &block->block);
+		result = -EINTR;
+		wait_raise(&wait);
+	} else if (result < 0) {
 		raise_code(result, "pin a block");
-	else
+	} else {
 		block->pins++;
+	}
 	guard_leave(block->handle);
 	return result < 0 ? -1 : 0;
 }

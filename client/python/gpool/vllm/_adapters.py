@@ -1,13 +1,18 @@
 """LoRA adapters of vLLM in the pool: publish_adapter() for their makers, and vLLM's resolver.
 
 A request for an unknown model name makes vLLM ask its resolvers. Ours looks in the pool, where any process of the
-machine may have published an adapter, and then in a folder, in which it keeps the files of the adapters that it has
-found: vLLM reads adapters from files only. $GPOOL_VLLM_ADAPTERS names the folder; without it there is no resolver.
+machine may have published an adapter, and then in a folder, in which it keeps the files of the adapters that running
+engines have found: vLLM reads adapters from files only. $GPOOL_VLLM_ADAPTERS names the folder; without it there is no
+resolver.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -16,7 +21,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from .._errors import Error, NotFound
 from .._object import ObjectClass
@@ -30,6 +35,8 @@ logger = logging.getLogger("vllm.gpool")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 KEY = "gpool.vllm.adapter"
 FOLDER, POOL = "GPOOL_VLLM_ADAPTERS", "GPOOL_VLLM_ADAPTER_POOL"
+LIMIT, LIMIT_BYTES = "GPOOL_VLLM_ADAPTER_BYTES", 16 << 30
+DRAFT = ".draft-"
 ATTACH_MS = 10000
 
 
@@ -87,40 +94,124 @@ def _read(pool: Pool, name: str) -> Tuple[bytes, bytes]:
 
 
 class Folder:
-    """The files of adapters, each in a folder that is named by its content. Several processes may use it at once."""
+    """The files of adapters, each in a folder NAME@HASH of its content. Several processes may use it at once.
 
-    def __init__(self, root: Path) -> None:
+    Each process holds a lock on the adapters that it uses, which ends with the process. Adapters without a lock are
+    deleted at the start and the end of a process, and when there are more than `limit` bytes. Threads: any.
+    """
+
+    def __init__(self, root: Path, limit: int = LIMIT_BYTES) -> None:
         self._root = root
+        self._limit = limit
+        self._used: Dict[str, int] = {}  # adapter: open folder, with a lock
+        self._delete_unused()
 
     def store(self, name: str, config: bytes, data: bytes) -> Path:
-        """Write an adapter, unless it is there, and return its folder. Raises OSError."""
+        """Write an adapter, unless it is there, and return its folder. Raises OSError, also if all is in use."""
         digest = hashlib.sha256(len(config).to_bytes(8, "little") + config + data).hexdigest()[:16]
         folder = self._root / f"{name}@{digest}"
-        if not folder.is_dir():
-            self._root.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=self._root))
-            try:
-                (draft / CONFIG).write_bytes(config)
-                (draft / WEIGHTS).write_bytes(data)
-                os.rename(draft, folder)
-            except OSError:
-                shutil.rmtree(draft, ignore_errors=True)
-                if not folder.is_dir():  # another process has not written it meanwhile
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not folder.is_dir():
+                self._make_room(len(config) + len(data))
+                draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self._root))
+                try:
+                    (draft / CONFIG).write_bytes(config)
+                    (draft / WEIGHTS).write_bytes(data)
+                    os.rename(draft, folder)
+                except OSError:
+                    shutil.rmtree(draft, ignore_errors=True)
                     raise
-        os.utime(folder)
+            self._use(name, folder)
         return folder
 
     def newest(self, name: str) -> Optional[Path]:
-        """Return the folder of an adapter that was used last; None: there is none."""
-        found = [each for each in self._root.glob(f"{name}@*") if each.is_dir()]
-        return max(found, key=lambda each: each.stat().st_mtime, default=None)
+        """Return the folder of an adapter that was used last; None: there is none. Raises OSError."""
+        if not self._root.is_dir():
+            return None
+        with self._locked():
+            found = [each for each in self._root.glob(f"{name}@*") if each.is_dir()]
+            folder = max(found, key=lambda each: each.stat().st_mtime, default=None)
+            if folder is not None:
+                self._use(name, folder)
+        return folder
+
+    def close(self) -> None:
+        """End the use of all adapters, and delete those that no other process uses."""
+        for held in self._used.values():
+            os.close(held)
+        self._used.clear()
+        self._delete_unused()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        held = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
+    def _use(self, name: str, folder: Path) -> None:
+        """Use this version of an adapter, and not an earlier one any more."""
+        os.utime(folder)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        before, self._used[name] = self._used.get(name), held
+        if before is not None:
+            os.close(before)
+
+    def _adapters(self) -> List[Path]:
+        """Return the folders of all adapters, the one that was used the longest ago first, and those of drafts."""
+        found = [each for each in self._root.iterdir() if "@" in each.name or each.name.startswith(DRAFT)]
+        return sorted((each for each in found if each.is_dir()), key=lambda each: each.stat().st_mtime)
+
+    def _make_room(self, wanted: int) -> None:
+        """Delete unused adapters until there is room. Raises OSError: there is none."""
+        sizes = {each: sum(file.stat().st_size for file in each.iterdir()) for each in self._adapters()}
+        total = wanted + sum(sizes.values())
+        for folder, size in sizes.items():
+            if total > self._limit and _delete(folder):
+                total -= size
+        if total > self._limit:
+            raise OSError(
+                errno.ENOSPC,
+                f"an adapter of {wanted} bytes and those in use exceed {self._limit} bytes; raise ${LIMIT}",
+                str(self._root),
+            )
+
+    def _delete_unused(self) -> None:
+        if self._root.is_dir():
+            with self._locked():
+                for folder in self._adapters():
+                    _delete(folder)
+
+
+def _delete(folder: Path) -> bool:
+    """Delete an adapter unless a process uses it; return whether it is gone."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(held)
 
 
 class Resolver:
     """vLLM's interface of resolvers (vllm.lora.resolver.LoRAResolver). Threads: any."""
 
-    def __init__(self, folder: Path, pool: Optional[str] = None, directory: Optional[str] = None) -> None:
-        self._folder = Folder(folder)
+    def __init__(
+        self,
+        folder: Path,
+        pool: Optional[str] = None,
+        directory: Optional[str] = None,
+        limit: int = LIMIT_BYTES,
+    ) -> None:
+        """limit: the most bytes of adapters in `folder`. Raises OSError."""
+        self._folder = Folder(folder, limit)
         self._pool_name, self._directory = pool, directory
         self._pool: Optional[Pool] = None
 
@@ -148,6 +239,10 @@ class Resolver:
 
         return LoRARequest(lora_name=name, lora_int_id=1, lora_path=str(folder))  # vLLM replaces the number
 
+    def close(self) -> None:
+        """Delete the files of adapters that no other engine uses."""
+        self._folder.close()
+
     def _from_pool(self, name: str) -> Optional[Path]:
         try:
             if self._pool is None:
@@ -169,6 +264,10 @@ def register_resolver() -> None:
     folder = os.environ.get(FOLDER)
     if not folder or "gpool" in LoRAResolverRegistry.get_supported_resolvers():
         return
-    made: Any = Resolver(Path(folder).resolve(), os.environ.get(POOL))
+    limit = os.environ.get(LIMIT, str(LIMIT_BYTES))
+    if not limit.isdecimal():
+        raise ValueError(f"${LIMIT} is '{limit}', and must be a number of bytes")
+    made: Any = Resolver(Path(folder).resolve(), os.environ.get(POOL), limit=int(limit))
+    atexit.register(made.close)
     LoRAResolver.register(Resolver)
     LoRAResolverRegistry.register_resolver("gpool", made)

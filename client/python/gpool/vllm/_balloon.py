@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import enum
 import heapq
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from itertools import chain
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ._geometry import Geometry
 from ._messages import Action, Answer, Answers, Op
@@ -48,6 +49,8 @@ class State(enum.IntEnum):
     LEAVING = 9
 
 
+LEAST_USEFUL = ((State.OFFERED, True), (State.HELD, True), (State.OFFERED, False))
+"""states of chunks whose addresses are used for others, with `shared`, in this order"""
 CLAIM_STEPS = 2
 """steps for which a chunk is not offered after a waiting request has asked for it"""
 
@@ -85,6 +88,7 @@ class Balloon:
         self._chunks = [Chunk() for _ in range(geometry.chunks)]
         self._in: Dict[State, Set[int]] = {state: set() for state in State}
         self._out: List[int] = []  # a heap: the lowest chunk is committed first
+        self._ended: Set[int] = set()  # all LIVE chunks that no request uses; others may be among them
         self._queue: List[Op] = []
         self._sent: Dict[int, _Sent] = {}
         self._number = 0
@@ -144,6 +148,7 @@ class Balloon:
     def _release(self, chunk: int) -> None:
         """Give the blocks to vLLM; those that are not cached are the next ones that it uses, in their order."""
         self._set(chunk, State.LIVE)
+        self._ended.add(chunk)
         self.pool.free_blocks(self.blocks(chunk))
         self.pool.num_gpu_blocks += self.geometry.chunk_blocks
 
@@ -197,7 +202,7 @@ class Balloon:
 
     def _answered(self, op: Op, answer: Answer) -> None:
         chunk, done = op.chunk, answer.failed == 0
-        if op.action == Action.COMMIT:
+        if op.action in (Action.COMMIT, Action.RENEW):
             self.refusals = 0 if done else self.refusals + 1
             if not done:
                 self.counters.count("refused_commits")
@@ -251,23 +256,36 @@ class Balloon:
     @property
     def can_grow(self) -> bool:
         """Return whether more blocks can become free without a preemption, as far as is known."""
-        return bool(self._in[State.COMMITTING]) or (bool(self._in[State.OUT]) and not self.refusals)
+        if self._in[State.COMMITTING]:
+            return True
+        return not self.refusals and (bool(self._in[State.OUT]) or next(self._renewable(), None) is not None)
 
     def grow(self, blocks: int) -> None:
         """Give vLLM chunks until it has `blocks` free blocks, as far as they exist."""
         size = self.geometry.chunk_blocks
         free = self.pool.get_num_free_blocks() + size * self.count(State.COMMITTING)
+        if free >= blocks:
+            return
+        held = self._unused(State.HELD, shared=False)  # not made unless it is used
+        renewable = self._renewable()
         while free < blocks:
-            held = self._oldest(State.HELD, shared=False) if self.refusals or not self._in[State.OUT] else None
-            if held is not None:  # the pool has no room: use the oldest cached blocks
-                self._forget(held)
-                self._release(held)
-            elif self._in[State.OUT] and not (self.refusals and self._in[State.COMMITTING]):
-                self._send(Action.COMMIT, self._take_out(), State.COMMITTING)
-            else:
-                if not self._in[State.OUT]:
-                    self._make_out()
+            out, chunk = self._in[State.OUT], None
+            if self.refusals or not out:
+                chunk = next(held, None)
+            if chunk is not None:  # the pool has no room: use the oldest cached blocks
+                self._forget(chunk)
+                self._release(chunk)
+            elif self.refusals and self._in[State.COMMITTING]:
                 return
+            elif out:
+                self._send(Action.COMMIT, self._take_out(), State.COMMITTING)
+            else:  # all addresses have content
+                chunk = next(renewable, None)
+                if chunk is None:
+                    return
+                self._forget(chunk)
+                self._chunks[chunk].shared = False
+                self._send(Action.RENEW, chunk, State.COMMITTING)
             free += size
 
     def _take_out(self) -> int:
@@ -281,11 +299,9 @@ class Balloon:
         """Begin to free addresses, since no chunk is OUT: end one that no request uses."""
         if self._in[State.LEAVING]:
             return
-        for state, shared in ((State.OFFERED, True), (State.HELD, True), (State.OFFERED, False)):
-            chunk = self._oldest(state, shared)
-            if chunk is not None:
-                self.end(chunk)
-                return
+        chunk = next(self._renewable(), None)
+        if chunk is not None:
+            self.end(chunk)
 
     def end(self, chunk: int) -> None:
         """End a HELD or OFFERED chunk that no request uses."""
@@ -299,31 +315,36 @@ class Balloon:
             return None
         return self._take_out()
 
-    def _oldest(self, state: State, shared: bool) -> Optional[int]:
-        """Return the chunk whose last use is the longest ago, of those that no request uses or claims."""
-        best: Optional[int] = None
-        for chunk in self._in[state]:
-            record = self._chunks[chunk]
-            if (
-                record.shared == shared
-                and (best is None or record.used < self._chunks[best].used)
-                and not self._in_use(chunk)
-            ):
-                best = chunk
-        return best
+    def _unused(self, state: State, shared: bool) -> Iterator[int]:
+        """Yield the chunks that no request uses or claims, first the one whose last use is the longest ago."""
+        chunks = [chunk for chunk in self._in[state] if self._chunks[chunk].shared == shared]
+        for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):
+            if not self._in_use(chunk):
+                yield chunk
+
+    def _renewable(self) -> Iterator[int]:
+        """Yield the chunks with content whose addresses can be used for other content, the least useful first."""
+        return chain.from_iterable(self._unused(state, shared) for state, shared in LEAST_USEFUL)
 
     def _in_use(self, chunk: int) -> bool:
         return self._chunks[chunk].claimed > self.step - CLAIM_STEPS or self._references(chunk)
 
     # ---- giving back ----
 
-    def settle(self, spare: int) -> None:
+    def ended(self, blocks: Iterable[int]) -> None:
+        """Note that a request that used these blocks ends: settle() looks at them."""
+        size = self.geometry.chunk_blocks
+        self._ended.update([block // size for block in blocks])
+
+    def settle(self, spare: int, every: bool = False) -> None:
         """Look at the chunks that no request uses any more: keep those with cached blocks out of vLLM's free blocks,
         and end the others as long as `spare` blocks remain free.
+
+        every: also at those whose blocks were freed without a call of ended().
         """
-        for chunk in sorted(self._in[State.LIVE], reverse=True):
-            if chunk == 0 or not self._is_free(chunk):
-                continue
+        looked = self._in[State.LIVE] if every else self._ended & self._in[State.LIVE]
+        self._ended = {chunk for chunk in looked if chunk and self._is_free(chunk)}
+        for chunk in sorted(self._ended, reverse=True):
             if any(block.block_hash is not None for block in self.blocks(chunk)):
                 self._hold(chunk)
                 self._set(chunk, State.HELD)
@@ -393,7 +414,7 @@ class Balloon:
         size = self.geometry.chunk_blocks
         if size == 1:
             return
-        whole = [chunk for chunk in self._in[State.LIVE] if chunk and self._is_free(chunk)]
+        whole = [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
         whole = [chunk for chunk in whole if all(block.block_hash is None for block in self.blocks(chunk))]
         odd = -place % size
         scrap: List[KVCacheBlock] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
@@ -173,14 +174,14 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request: Request, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
         """Note that a request ends; its blocks can be freed."""
-        self._of_scheduler.finished(request)
+        self._of_scheduler.finished(request, block_ids)
         return False, None
 
     def request_finished_all_groups(
         self, request: Request, block_ids: Tuple[List[int], ...]
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         """As request_finished()."""
-        self._of_scheduler.finished(request)
+        self._of_scheduler.finished(request, itertools.chain.from_iterable(block_ids))
         return False, None
 
     def has_pending_block_frees(self) -> bool:

@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Action(enum.IntEnum):
-    """List the operations. Those up to MAP are executed before the forward pass, the others after it."""
+    """List the operations. Those of AFTER_FORWARD are executed after the forward pass, the others before it."""
 
     COMMIT = 0
     """give the chunk memory, filled with zeros"""
@@ -30,6 +30,8 @@ class Action(enum.IntEnum):
     """publish the chunk where it is"""
     COPY = 6
     """give the chunk memory, copy blocks into it, and publish it"""
+    RENEW = 7
+    """end the chunk's memory, and give it memory as COMMIT does; if that fails, it has none"""
 
 
 AFTER_FORWARD = frozenset((Action.PUBLISH, Action.COPY))

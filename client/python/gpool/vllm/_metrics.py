@@ -28,15 +28,18 @@ class Counters:
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
+        self.changed = False  # since the last news()
         self._reported: Dict[str, int] = {}
 
     def count(self, name: str, done: bool = True, amount: int = 1) -> None:
         """Add to the counter of an operation, or of its failures."""
+        self.changed = True
         key = name if done else f"{name}_failed"
         self.counts[key] = self.counts.get(key, 0) + amount
 
     def news(self) -> Dict[str, int]:
         """Return what was counted since the last call."""
+        self.changed = False
         news = {key: count - self._reported.get(key, 0) for key, count in self.counts.items()}
         self._reported = dict(self.counts)
         return {key: count for key, count in news.items() if count}

@@ -12,7 +12,7 @@ logger = logging.getLogger("vllm.gpool")
 
 
 class Override(NamedTuple):
-    """Describe an attribute of vLLM that register() sets."""
+    """Describe an attribute of vLLM's objects that this package sets."""
 
     attribute: str
     reason: str
@@ -25,21 +25,16 @@ OVERRIDES: Tuple[Override, ...] = (
         "vLLM otherwise makes a private packed copy of each weight.",
     ),
     Override(
-        "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts",
-        "The connector needs all layers of a block side by side (BLHNC). The CPU kernels take any stride between "
-        "blocks, but the backend declares only LBHNC. Set on the CPU platform only; LBHNC remains the first choice.",
-    ),
-    Override(
         "block pool of the scheduler: num_gpu_blocks",
         "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it "
         "prints, and which must be none when it resets its prefix cache.",
     ),
 )
-"""all attributes of vLLM that this package replaces; nothing else of vLLM is changed"""
+"""all attributes of vLLM's objects that this package sets; all else is registered through vLLM's interfaces"""
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES; register the model loader and the resolver of adapters.
+    """Register the model loader, the resolver of adapters and, on a CPU, the attention backend.
 
     With another minor version of vLLM, log why not. May be called several times.
     """
@@ -50,17 +45,15 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        _declare_cpu_layouts()
+        _register_cpu_backend()
     _register_loader()
     register_resolver()
 
 
-def _declare_cpu_layouts() -> None:
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-    from vllm.v1.kv_cache_layout import KVCacheLayout
+def _register_cpu_backend() -> None:
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    layouts = (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
-    CPUAttentionBackend.supported_kv_cache_layouts = classmethod(lambda cls: layouts)
+    register_backend(AttentionBackendEnum.CPU_ATTN, "gpool.vllm._cpu.Backend")
 
 
 def _register_loader() -> None:

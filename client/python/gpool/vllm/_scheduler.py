@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Set
 
 from .._object import ObjectClass
 from .._pool import Pool, Pressure
@@ -15,7 +15,7 @@ from ._identity import namespace_of
 from ._messages import Answers, Orders
 from ._metrics import Stats, stats_of
 from ._settings import Settings, attach, pool_name
-from ._sharing import Sharing
+from ._sharing import COPIES_MOST, Sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -30,6 +30,8 @@ PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
 LOOK_STEPS = 16
 """steps after which unused chunks are looked for although no request has ended"""
+LOOK_AT_ALL_STEPS = 1024
+"""steps after which all chunks are looked at"""
 STUCK_REFUSALS = 3
 """refusals in a row after which an engine that runs nothing gives back what its waiting requests have claimed"""
 YIELD_SECONDS = (0.005, 0.05)
@@ -43,6 +45,9 @@ class Scheduler:
 
     def __init__(self, config: VllmConfig, kv: KVCacheConfig, settings: Settings, name: str) -> None:
         """Attach to the pools. Raises gpool.Error; ValueError: the KV cache does not fit to the pool."""
+        from vllm.v1.request import RequestStatus
+
+        self._running = RequestStatus.RUNNING
         self._config = config
         self._kv = kv
         self._settings = settings
@@ -160,8 +165,9 @@ class Scheduler:
         """Note that a request has its blocks."""
         self._admitted.add(request.request_id)
 
-    def finished(self, request: Request) -> None:
+    def finished(self, request: Request, blocks: Iterable[int]) -> None:
         """Note that a request ends; its blocks are freed after this call."""
+        self.balloon.ended(blocks)
         self._requests.pop(request.request_id, None)
         self._admitted.discard(request.request_id)
         self._dirty = True
@@ -175,16 +181,17 @@ class Scheduler:
         balloon = self.balloon
         if self._sharing is not None:
             self._publish(output, self._sharing)
+        every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
         if not self._requests:
-            balloon.settle(0)
+            balloon.settle(0, every=True)
             balloon.offer()
             self._settled = True
         else:
             self._unstick(output)
             if look or balloon.refusals:
-                balloon.settle(spare)
+                balloon.settle(spare, every)
             if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
                 balloon.offer()
             if time.monotonic() >= self._yield_until:
@@ -199,27 +206,29 @@ class Scheduler:
 
     def _spare(self, output: SchedulerOutput) -> int:
         """Return the number of free blocks that the next step may need."""
-        from vllm.v1.request import RequestStatus
-
-        blocks = tokens = 0
-        for request_id in list(self._admitted):
-            request = self._requests[request_id]
-            if request.status != RequestStatus.RUNNING:
-                self._admitted.discard(request_id)
-                self._dirty = True
-                continue
-            scheduled = output.num_scheduled_tokens.get(request_id, 0)
-            tokens += max(0, request.num_tokens - request.num_computed_tokens - scheduled)
-            blocks += 2
+        tokens = 0
+        scheduled = output.num_scheduled_tokens
+        if not output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted):  # not one token for each
+            for request_id in list(self._admitted):
+                request = self._requests[request_id]
+                if request.status != self._running:
+                    self._admitted.discard(request_id)
+                    self._dirty = True
+                else:
+                    tokens += max(0, request.num_tokens - request.num_computed_tokens - scheduled.get(request_id, 0))
         tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
-        return (blocks + -(-tokens // self._block_tokens)) * self._groups + self._need + self._short
+        blocks = 2 * len(self._admitted) + -(-tokens // self._block_tokens)
+        return blocks * self._groups + self._need + self._short
 
     def _publish(self, output: SchedulerOutput, sharing: Sharing) -> None:
-        for request_id, tokens in output.num_scheduled_tokens.items():
+        scheduled, due = output.num_scheduled_tokens, sharing.due
+        sharing.copies = COPIES_MOST if output.total_num_scheduled_tokens > len(scheduled) else 1
+        for request_id, tokens in scheduled.items():
             request = self._requests.get(request_id)
-            if request is not None and sharing.publish(request, request.num_computed_tokens + tokens):
-                ids = self._manager.get_block_ids(request_id)[0]
-                sharing.publish(request, request.num_computed_tokens + tokens, ids)
+            if request is not None:
+                done = request.num_computed_tokens + tokens
+                if done >= due.get(request_id, sharing.chunk_tokens):
+                    sharing.publish(request, done, self._manager.get_block_ids(request_id)[0])
 
     def _unstick(self, output: SchedulerOutput) -> None:
         """If the pool has no room and nothing runs, give back what waiting requests have claimed."""
@@ -246,6 +255,8 @@ class Scheduler:
     def stats(self) -> Optional[Stats]:
         """Return what was counted since the last call; None: nothing."""
         balloon = self.balloon
+        if not balloon.counters.changed:
+            return None
         gauges = {f"{state.name.lower()}_chunks": balloon.count(state) for state in SHOWN}
         return stats_of(balloon.counters.news(), gauges)
 

@@ -6,8 +6,9 @@ which covers the whole prefix.
 
 from __future__ import annotations
 
+import math
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Dict, List, Sequence, Set
 
 from .._pool import Pool
 from ._balloon import Balloon, State
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 COPIES_MOST = 8
-"""copies in a step, which delay it"""
+"""copies in a step, which delay it; in a step that computes one token for each request, only one"""
 MAPS_MOST = 64
 """objects that are mapped in a step"""
 RETRY_SECONDS = 1.0
@@ -47,11 +48,14 @@ class Sharing:
         self.chunk_tokens = self._blocks * block_tokens
         self._coming: Set[str] = set()  # names that are being mapped or published
         self._failed: Dict[str, float] = {}
+        self.copies = 0  # that this step may still make
+        self.due: Dict[str, float] = {}  # request: number of computed tokens at which publish() has work
         self._published: Dict[str, int] = {}  # request: number of its chunks that were looked at
         self._last: Dict[str, int] = {}  # request: chunk with the last object of its prefix
 
     def forget(self, request_id: str) -> None:
         """End what is known about a request."""
+        self.due.pop(request_id, None)
         self._published.pop(request_id, None)
         self._last.pop(request_id, None)
 
@@ -123,44 +127,48 @@ class Sharing:
 
     # ---- publishing ----
 
-    def publish(self, request: Request, done: int, block_ids: Optional[List[int]] = None) -> bool:
+    def publish(self, request: Request, done: int, block_ids: List[int]) -> None:
         """Publish the chunks of a request that the next step completes, which is then computed up to token `done`.
 
-        block_ids: those of the request. Return whether they are needed.
+        block_ids: those of the request.
         """
-        first = self._published.get(request.request_id, 0)
+        if not can_share(request):
+            self.due[request.request_id] = math.inf
+            return
+        place = self._published.get(request.request_id, 0)
         last = min(done // self.chunk_tokens, len(request.block_hashes) // self._blocks)
-        if first >= last or not can_share(request):
-            return False
-        if block_ids is None:
-            return True
-        copies = COPIES_MOST
-        for place in range(first, last):
-            blocks = block_ids[place * self._blocks : (place + 1) * self._blocks]
-            copies -= self._publish(request, place, blocks, copies)
-        self._published[request.request_id] = last
-        return False
+        while place < last:
+            if not self._publish(request, place, block_ids[place * self._blocks : (place + 1) * self._blocks]):
+                break
+            place += 1
+        self._published[request.request_id] = place
+        self.due[request.request_id] = (place + 1) * self.chunk_tokens
 
-    def _publish(self, request: Request, place: int, blocks: List[int], copies: int) -> int:
-        """Publish one chunk of a request; return the number of copies that this takes."""
+    def _publish(self, request: Request, place: int, blocks: List[int]) -> bool:
+        """Publish one chunk of a request; return False if that must wait for a step that may make copies."""
         balloon, name, last = self._balloon, self._name(request, place), request.request_id
         chunk = balloon.chunk_of(blocks[0])
         follows = self._last.get(last, -1)
         whole = blocks == list(range(chunk * self._blocks, (chunk + 1) * self._blocks))
+        in_place = whole and chunk and balloon.state(chunk) == State.LIVE
         if whole and balloon.is_shared(chunk):
             self._last[last] = chunk
-        elif name in self._coming or self._find([name]):
-            pass  # another request or engine publishes or has published it
-        elif whole and chunk and balloon.state(chunk) == State.LIVE:
+        elif name in self._coming:
+            pass  # another request publishes it
+        elif not in_place and not self.copies:
+            return False
+        elif self._find([name]):
+            pass  # another engine has published it
+        elif in_place:
             self._coming.add(name)
             self._last[last] = chunk
             balloon.publish(chunk, name, follows, lambda done: self._told(name, done, "published_chunks"))
-        elif copies and not balloon.refusals:
+        elif not balloon.refusals:
             to = balloon.reserve()
             if to is not None:
                 self._copy(request, place, to, tuple(blocks), follows)
-                return 1
-        return 0
+                self.copies -= 1
+        return True
 
     def _told(self, name: str, done: bool, counter: str) -> None:
         self._coming.discard(name)

@@ -5,9 +5,10 @@ A chunk has committed pages, or an object whose pages are mapped there (`_object
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -40,12 +41,14 @@ class Worker:
     ) -> None:
         self.pool = pool
         self.geometry = geometry
+        self._on_host = pool.device.backend == "host"
         self._namespace = namespace
         self._rank = rank
         self._ranks = ranks
         self._private = private
         self._objects: Dict[int, Object] = {}
         self._pinned: Set[int] = set()
+        self._offered: Set[int] = set()  # chunks that are not objects
         self._checked = time.monotonic()
         self._later: List[Op] = []
         self._answers = Answers()
@@ -114,12 +117,17 @@ class Worker:
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call; None: there are none."""
-        answers, self._answers = self._answers, Answers()
-        return answers if answers != Answers() else None
+        answers = self._answers
+        if not answers.answers and not answers.lost:
+            return None
+        self._answers = Answers()
+        return answers
 
     def take_invalid_blocks(self) -> Set[int]:
         """Return the blocks in use whose content was lost since the last call."""
-        invalid, self._invalid = self._invalid, set()
+        invalid = self._invalid
+        if invalid:
+            self._invalid = set()
         return invalid
 
     def _execute(self, op: Op, patience_ms: int) -> None:
@@ -137,6 +145,8 @@ class Worker:
         """Return whether an operation has succeeded. Raises Error."""
         if op.action == Action.COMMIT:
             return self._commit(op.chunk, patience_ms)
+        if op.action == Action.RENEW:
+            return self._renew(op.chunk, patience_ms)
         if op.action == Action.LEAVE:
             return self._leave(op.chunk)
         if op.action == Action.OFFER:
@@ -163,6 +173,26 @@ class Worker:
         assert self.buffer is not None
         return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
 
+    def _zero(self, chunk: int) -> None:
+        """Fill a chunk with zeros: what was in it may be a NaN, which attention would spread."""
+        if self._on_host:  # PyTorch would share this small work among all its threads, and wait for them
+            ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
+        else:
+            self._bytes(chunk).zero_()
+
+    def _copy_blocks(self, blocks: Tuple[int, ...], chunk: int) -> None:
+        size = self.geometry.block_bytes
+        if self._on_host:
+            begin, to = self._range.address, self._range.address + chunk * self.geometry.chunk_bytes
+            for place, block in enumerate(blocks):
+                ctypes.memmove(to + place * size, begin + block * size, size)
+            return
+        assert self.buffer is not None
+        source, target = self.buffer, self._bytes(chunk)
+        for place, block in enumerate(blocks):
+            target[place * size : (place + 1) * size].copy_(source[block * size : (block + 1) * size])
+        torch.cuda.current_stream().synchronize()
+
     def _fence(self) -> Optional[Fence]:
         """Return a fence behind the work that is queued now; None: there is none on this device."""
         if self.pool.device.backend != "cuda":
@@ -173,20 +203,27 @@ class Worker:
         return self._stream.record()
 
     def _commit(self, chunk: int, patience_ms: int) -> bool:
-        """Give a chunk memory, filled with zeros: what was in it may be a NaN, which attention would spread."""
         self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
-        self._bytes(chunk).zero_()
+        self._zero(chunk)
         return True
 
     def _leave(self, chunk: int) -> bool:
         if chunk in self._objects:
             self._close(chunk)
+        self._offered.discard(chunk)
         self._range.decommit(self._first(chunk), self.geometry.chunk_pages, self._fence())
         return True
+
+    def _renew(self, chunk: int, patience_ms: int) -> bool:
+        """Give a chunk memory for other content: what it has now, if that is this engine's own and was not taken."""
+        if chunk in self._offered and self._reclaim(chunk):
+            return True
+        return self._leave(chunk) and self._commit(chunk, patience_ms)
 
     def _offer(self, chunk: int) -> bool:
         if chunk not in self._objects:
             self._range.offer(self._first(chunk), self.geometry.chunk_pages, self._fence())
+            self._offered.add(chunk)
         elif chunk in self._pinned:
             self._pinned.discard(chunk)
             self._objects[chunk].unpin(self._fence())
@@ -198,6 +235,7 @@ class Worker:
                 self._objects[chunk].pin()
                 self._pinned.add(chunk)
             return True
+        self._offered.discard(chunk)
         return all(self._range.reclaim(self._first(chunk), self.geometry.chunk_pages))
 
     # ---- objects ----
@@ -229,13 +267,8 @@ class Worker:
         return True
 
     def _copy(self, op: Op) -> bool:
-        assert self.buffer is not None
         self._range.commit(self._first(op.chunk), self.geometry.chunk_pages)
-        size, to = self.geometry.block_bytes, self._bytes(op.chunk)
-        for place, block in enumerate(op.blocks):
-            to[place * size : (place + 1) * size].copy_(self.buffer[block * size : (block + 1) * size])
-        if self.pool.device.backend == "cuda":
-            torch.cuda.current_stream().synchronize()
+        self._copy_blocks(op.blocks, op.chunk)
         try:
             return self._publish(op)
         except Error:
