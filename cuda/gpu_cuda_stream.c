@@ -287,6 +287,9 @@ int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 	memcpy(&handle, ipc, sizeof(handle));
 	result = cuda->driver->cuIpcOpenEventHandle(&opened, handle);
 	cuda_context_pop(cuda);
+	if (result == CUDA_ERROR_MAP_FAILED)
+		return gpu_fail(
+			-ESRCH, "cuIpcOpenEventHandle: CUDA_ERROR_MAP_FAILED; has the exporting process ended?");
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuIpcOpenEventHandle");
 	*event = (struct gpu_event *)(void *)opened;

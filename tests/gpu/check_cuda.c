@@ -417,6 +417,70 @@ static void test_registration_is_whole_pages_and_once(void **state)
 	assert_true(f->words[WORDS_BYTES / 8 - 1] == 4);
 }
 
+static int peer_errors(struct fixture *f)
+{
+	struct gpu_event *event;
+	int rc = gpu_open(ops, 0, 0, &f->gpu);
+
+	if (rc == 0)
+		rc = gpu_stream_create(f->gpu, &f->stream);
+	if (rc == 0)
+		rc = gpu_stream_sync(f->gpu, f->stream);
+	if (rc == 0)
+		rc = gpu_event_import(f->gpu, (const uint8_t[GPU_IPC_BYTES]){0}, &event);
+	return -rc;
+}
+
+/* errno_of() - return what a peer process gets for an error of the double; `fault` is "CALL:N:ERROR". */
+static int errno_of(const char *fault)
+{
+	char settings[256];
+	int status;
+	pid_t child;
+
+	snprintf(settings, sizeof(settings), "%s fail=%s", getenv("GPU_DOUBLE") ? getenv("GPU_DOUBLE") : "", fault);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		setenv("GPU_DOUBLE", settings, 1);
+		execl("/proc/self/exe", program, "--peer", "errors", (char *)NULL);
+		_exit(255);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void test_errors_of_the_driver_have_their_errno(void **state)
+{
+	static const struct {
+		const char *fault;
+		int expected;
+	} cases[] = {
+		{"cuStreamSynchronize:1:700", EFAULT},      /* CUDA_ERROR_ILLEGAL_ADDRESS */
+		{"cuStreamSynchronize:1:716", EFAULT},      /* CUDA_ERROR_MISALIGNED_ADDRESS */
+		{"cuStreamSynchronize:1:717", EFAULT},      /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
+		{"cuStreamSynchronize:1:719", EFAULT},      /* CUDA_ERROR_LAUNCH_FAILED */
+		{"cuStreamSynchronize:1:701", EINVAL},      /* CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES */
+		{"cuStreamSynchronize:1:702", EIO},         /* CUDA_ERROR_LAUNCH_TIMEOUT */
+		{"cuStreamSynchronize:1:709", ENODEV},      /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
+		{"cuStreamSynchronize:1:806", ENODEV},      /* CUDA_ERROR_MPS_RPC_FAILURE */
+		{"cuStreamSynchronize:1:810", ENODEV},      /* CUDA_ERROR_MPS_CLIENT_TERMINATED */
+		{"cuIpcOpenEventHandle:1:205", ESRCH},      /* CUDA_ERROR_MAP_FAILED */
+		{"cuDevicePrimaryCtxRetain:1:805", ENODEV}, /* CUDA_ERROR_MPS_CONNECTION_FAILED */
+		{"cuDevicePrimaryCtxRetain:1:807", ENODEV}, /* CUDA_ERROR_MPS_SERVER_NOT_READY */
+		{"cuDevicePrimaryCtxRetain:1:808", ENOMEM}, /* CUDA_ERROR_MPS_MAX_CLIENTS_REACHED */
+		{"cuDevicePrimaryCtxRetain:1:809", ENOMEM}, /* CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED */
+	};
+
+	(void)state;
+	if (backend[0] != 'c' || !getenv("GPU_DOUBLE_DIR"))
+		skip(); /* only the double can be made to fail */
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		if (errno_of(cases[i].fault) != cases[i].expected)
+			fail_msg("%s: not errno %d", cases[i].fault, cases[i].expected);
+}
+
 static void test_an_owner_may_only_create_export_and_release(void **state)
 {
 	struct gpu_export exported;
@@ -692,6 +756,7 @@ static int role_run(const char *role)
 		{"event", peer_event},
 		{"owner", peer_owner},
 		{"device", peer_device},
+		{"errors", peer_errors},
 	};
 	struct fixture f = {.words_fd = -1};
 
@@ -721,6 +786,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
+		cmocka_unit_test(test_errors_of_the_driver_have_their_errno),
 		cmocka_unit_test_setup_teardown(test_counts_and_faults, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_timeline_crosses_processes, setup, teardown),
