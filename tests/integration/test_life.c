@@ -231,7 +231,7 @@ static void ends_clean_by(int signal_number)
 	keeper = harness.pid;
 	worker = worker_start(WORKER_PLAIN, 8, 0);
 	gpool_close(open_worker());
-	assert_int_equal(group_count(keeper), 4); /* keeper, agent, front, mover */
+	AWAIT(group_count(keeper) == 4); /* keeper, agent, front, mover */
 	for (int i = 0; i < 3; i++) {
 		snprintf(name, sizeof(name), "%d",
 			i == 0           ? (int)keeper

@@ -193,8 +193,8 @@ static int unusable(struct cycles *cycles, double *percent)
 		return error;
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	while ((error = gpool_alloc(cycles->pool, largest, &options, &block)) == -ENOSPC) {
-		if (!shortage.free)
-			gpool_oom_info(cycles->pool, &shortage);
+		/* Queried each time, because the agent may take pages back meanwhile. */
+		gpool_oom_info(cycles->pool, &shortage);
 		largest = largest > shortage.free ? shortage.free : largest - 1;
 		if (!largest)
 			break;
