@@ -7,8 +7,9 @@
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
- * server -ENODEV, a faulting access or kernel -EFAULT, a launch that is too large -EINVAL, any other error -EIO. Both back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's
- * description of this thread's last failure.
+ * server -ENODEV, a faulting access or kernel -EFAULT, a launch that is too large -EINVAL, any other error -EIO. Both
+ * back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's description of this thread's
+ * last failure.
  *
  * Device failure: queued work that accesses an address without a mapping, or another serious error, ends the context of
  * the process. Work that is queued, also on other streams, is then never executed, so timeline words do not change any

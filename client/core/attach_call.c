@@ -1,5 +1,6 @@
 #include "client/core/attach_call.h"
 
+#include "client/core/interrupt.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -88,6 +89,11 @@ static void turn_end(struct gpool *pool)
 	pthread_mutex_unlock(&pool->attach_lock);
 }
 
+static bool no_answer(int length)
+{
+	return length == 0 || length == -ETIMEDOUT || length == -EAGAIN;
+}
+
 int attach_call(struct gpool *pool, struct attach_call *call)
 {
 	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation,
@@ -108,8 +114,10 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 		incarnation = atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed);
 		send_question(pool, call, end_ns);
 		do {
-			length = take_answer(pool, call, sequence, time_left(end_ns, AGAIN_MS));
-		} while (length == 0 && monotonic_ns() < again_ns &&
+			length = take_answer(pool, call, sequence, time_left(end_ns, wait_slice_ms(AGAIN_MS)));
+			if (no_answer(length) && call->may_interrupt && wait_interrupted())
+				length = -EINTR;
+		} while (no_answer(length) && monotonic_ns() < again_ns && time_left(end_ns, AGAIN_MS) &&
 			incarnation == atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed));
 		if (length > 0 || (length < 0 && length != -ETIMEDOUT && length != -EAGAIN))
 			break;

@@ -18,14 +18,15 @@ struct attach_call {
 	size_t capacity;
 	int *fds; /* [fd_capacity] received descriptors, owned by the caller */
 	size_t fd_capacity, fd_count;
-	int timeout_ms; /* -1: wait until the reply arrives or the session ends */
+	int timeout_ms;     /* -1: wait until the reply arrives or the session ends */
+	bool may_interrupt; /* gpool_wait_check() may end the wait */
 };
 
 /*
  * attach_call() - send the request and wait for its reply. timeout_ms includes the wait for requests of other threads.
  *
- * Return: length of the reply, or -ETIMEDOUT (the request may still take effect), -EPIPE (the session has ended),
- * -EMFILE (no room for the received descriptors; the request may have taken effect), or the encoder's error.
+ * Return: length of the reply, or -ETIMEDOUT or -EINTR (the request may still take effect), -EPIPE (the session has
+ * ended), -EMFILE (no room for the received descriptors; the request may have taken effect), or the encoder's error.
  */
 int attach_call(struct gpool *pool, struct attach_call *call);
 

@@ -2,6 +2,7 @@
 #include "client/core/alloc.h"
 #include "client/core/deferred.h"
 #include "client/core/flight.h"
+#include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "client/core/spill.h"
 #include "client/core/stitch.h"
@@ -53,6 +54,10 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 			break;
 		if (monotonic_ns() - start >= limit) {
 			error = -ETIMEDOUT;
+			break;
+		}
+		if (wait_interrupted()) {
+			error = -EINTR;
 			break;
 		}
 	}

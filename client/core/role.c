@@ -181,6 +181,7 @@ void role_close(struct gpool *pool)
 
 /* ---- requests ---- */
 
+/* Return: 0, the agent's error, -EPIPE, -EPROTO, or -EAGAIN: gpool_wait_check() ended the wait for the reply. */
 static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_t token, struct msg_role_reply *reply)
 {
 	struct msg_role_request request = {.verb = verb, .token = token};
@@ -189,7 +190,8 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 		.fd = -1,
 		.answer = answer,
 		.capacity = sizeof(answer),
-		.timeout_ms = pool->answer_ms};
+		.timeout_ms = pool->answer_ms,
+		.may_interrupt = verb != VERB_RELEASE};
 	int length;
 
 	strcpy(request.name, name);
@@ -198,7 +200,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 		return fail(-EINVAL, "the name of the role has bytes that are not printable UTF-8");
 	length = attach_call(pool, &call);
 	if (length < 0)
-		return -EPIPE;
+		return length == -EINTR ? -EAGAIN : -EPIPE;
 	doubts_end(pool);
 	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)
 		return -EPROTO;
@@ -278,7 +280,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 /* End a claim whose request failed: drop it, or mark it as doubtful if the agent cannot be reached. */
 static void claim_end(struct gpool *pool, const char *name, int error)
 {
-	if (error == -EPIPE && !pool_gone(pool))
+	if ((error == -EPIPE || error == -EAGAIN) && !pool_gone(pool))
 		claim_doubt(pool, name);
 	else
 		claim_drop(pool, name);
@@ -316,7 +318,7 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 	error = role_take(pool, name, timeout_ms, &taken);
 	if (error) {
 		claim_end(pool, name, error);
-		return error;
+		return error == -EAGAIN ? -EINTR : error;
 	}
 	claim_settle(pool, name, &taken);
 	taken.size = size;

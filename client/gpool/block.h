@@ -146,6 +146,7 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  * Return: 0, or
  *   -ESTALE     the block was freed or evicted
  *   -ETIMEDOUT  the agent examined the block for longer than pins.timeout (100 ms by default); try again
+ *   -EINTR      gpool_wait_check() ended the wait; the block is kept
  *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
  * and for spilled blocks:
@@ -154,7 +155,6 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  *               later call may succeed
  *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
  *   -ENOMEM     the pages cannot be mapped into this process; the block is kept
- *   -EINTR      gpool_wait_check() ended the wait; the block is kept
  *   -EPIPE      the agent is not running; the block is kept
  *
  * Cost: one atomic operation and two loads [pin]; no system call unless the block is being moved. For a restored block,

@@ -21,7 +21,9 @@ from gpool._library import library
 
 HEADER = ROOT / "client" / "gpool.h"
 STRUCTS = {
-    name: kind for name, kind in vars(_abi).items() if isinstance(kind, type) and issubclass(kind, ctypes.Structure)
+    name: kind
+    for name, kind in vars(_abi).items()
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind is not _abi.Structure
 }
 NUMBERS = {name: value for name, value in vars(_abi).items() if name.startswith("GPOOL_")}
 

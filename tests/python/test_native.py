@@ -65,6 +65,23 @@ class Arguments(AgentTest):
         with self.pool.alloc(pages) as block:
             self.assertEqual(block.page_count, 2)
 
+    def test_integers_that_c_cannot_hold(self) -> None:
+        """They are refused in all calls, of the native module and of ctypes, and in structures."""
+        pool: Any = self.pool
+        for call in (
+            lambda: pool.reserve_range(1 << 32 | 1),
+            lambda: pool.reserve_range(-1),
+            lambda: pool.create_kv_cache(1 << 33 | 1, 1, 64, stream),
+            lambda: cache.allocate(1 << 32 | 5),
+            lambda: pool.create_object("o", expect_version=-1),
+            lambda: pool.alloc(1, owner_id=1 << 64),
+            lambda: pool.event(1 << 31),
+        ):
+            with self.pool.stream() as stream, self.pool.create_kv_cache(1, 1, 64, stream) as cache:
+                self.assertRaisesRegex(OverflowError, r"^\w+ is -?\d+; it must be from -?\d+ to \d+$", call)
+        with self.assertRaisesRegex(TypeError, "page_count is 1.5, which is not an integer"):
+            pool.reserve_range(1.5)
+
     def test_flags(self) -> None:
         flags = ("first_fit", "critical", "contiguous", "spill")
         for chosen in range(1 << len(flags)):

@@ -58,6 +58,20 @@ class Signals(AgentTest):
             self.assertRaises(gpool.TimedOut, self.pool.acquire_role, "writer", 1)
         self.pool.acquire_role("writer").release()  # it is not a standby any more
 
+    def test_asking_a_stopped_agent_for_a_role(self) -> None:
+        with self.stopped_agent():
+            self.interrupt(lambda: self.pool.acquire_role("writer"))
+        self.pool.acquire_role("writer").release()
+
+    def test_a_handler_during_a_log_function(self) -> None:
+        def log(level: int, line: str) -> None:
+            os.kill(os.getpid(), signal.SIGINT)  # the handler runs before the next line
+
+        with self.agent.pool(log=log) as pool:
+            # Each failed wait for an agent is logged by this thread.
+            with self.stopped_agent(), self.assertRaises(KeyboardInterrupt):
+                pool.acquire_role("writer")
+
     def test_waiting_for_an_event(self) -> None:
         self.interrupt(self.pool.event)
         while True:  # events before the agent receives the subscription are not delivered

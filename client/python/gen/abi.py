@@ -68,7 +68,7 @@ class Header:
         self.constants: Dict[str, int] = {}
         self.structs: Dict[str, List[Tuple[str, str, str]]] = {}
         self.sizes: Dict[str, int] = {}
-        self.calls: Dict[str, Tuple[str, List[str]]] = {}
+        self.calls: Dict[str, Tuple[str, List[str], List[str]]] = {}
         text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif$", "", text, flags=re.M | re.S)
         self.defines(text)
         for statement in statements(text):
@@ -108,8 +108,9 @@ class Header:
             return
         match = re.fullmatch(r"GPOOL_API (.*?)(\w+)\((.*)\)", text, flags=re.S)
         if match:
-            arguments = [] if match[3].strip() == "void" else [self.argument(a) for a in split_arguments(match[3])]
-            self.calls[match[2]] = (self.result(match[1]), arguments)
+            texts = [] if match[3].strip() == "void" else split_arguments(match[3])
+            arguments, names = [self.argument(a) for a in texts], [argument_name(a) for a in texts]
+            self.calls[match[2]] = (self.result(match[1]), arguments, names)
             return
         if not re.fullmatch(r"struct \w+", text):
             fail(text)
@@ -189,6 +190,13 @@ class Header:
         return "None" if match[1] == "void" and not match[2] else self.type(match[1], len(match[2]))
 
 
+def argument_name(text: str) -> str:
+    """Return the name in a declaration of an argument, which may be a pointer to a function."""
+    match = re.search(r"\(\*(\w+)\)|(\w+)(?:\[\w*\])?$", text.strip())
+    assert match
+    return match[1] or match[2]
+
+
 def split_arguments(text: str) -> List[str]:
     """Split at the commas outside brackets."""
     parts, depth = [""], 0
@@ -224,6 +232,8 @@ def text_of(header: Header) -> Iterator[str]:
     yield "import ctypes as c"
     yield "from typing import Any, Dict, List, Optional, Tuple"
     yield ""
+    yield "from ._checked import Structure"
+    yield ""
     yield "Text = bytes  # there are fields of that name"
     yield ""
     for name, value in header.constants.items():
@@ -231,7 +241,7 @@ def text_of(header: Header) -> Iterator[str]:
     for name, fields in header.structs.items():
         yield ""
         yield ""
-        yield f"class {name}(c.Structure):"
+        yield f"class {name}(Structure):"
         for field, _, seen in fields:
             yield f"    {field}: {seen}"
         yield ""
@@ -247,10 +257,11 @@ def text_of(header: Header) -> Iterator[str]:
         yield f'    "{name}": {size},'
     yield "}"
     yield ""
-    yield "# Result and arguments. Pointers to what only the library knows are c_void_p."
-    yield "CALLS: Dict[str, Tuple[Any, List[Any]]] = {"
-    for name, (result, arguments) in header.calls.items():
-        yield f'    "{name}": ({result}, [{", ".join(arguments)}]),'
+    yield "# Result, arguments, and the arguments' names. Pointers to what only the library knows are c_void_p."
+    yield "CALLS: Dict[str, Tuple[Any, List[Any], List[str]]] = {"
+    for name, (result, arguments, names) in header.calls.items():
+        quoted = ", ".join(f'"{argument}"' for argument in names)
+        yield f'    "{name}": ({result}, [{", ".join(arguments)}], [{quoted}]),'
     yield "}"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import types
 from pathlib import Path
 from typing import Any, Iterator
 
 from . import _abi
+from ._checked import checked
 
 try:
     from . import _native
@@ -58,12 +60,13 @@ def _load() -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def library() -> Any:
-    """Return the library, with declared functions. It is loaded at the first call.
+    """Return the functions of the library, which refuse integers that C cannot hold. It is loaded at the first call.
 
     Raises ImportError: it was not found, or has another version.
     """
     loaded = _load()
-    for name, (result, arguments) in _abi.CALLS.items():
+    calls = {}
+    for name, (result, arguments, names) in _abi.CALLS.items():
         try:
             call = getattr(loaded, name)
         except AttributeError:
@@ -71,9 +74,10 @@ def library() -> Any:
                 f"'{loaded._name}' lacks {name}(): it is an older version of libgpool_lora, or another library"
             ) from None
         call.restype, call.argtypes = result, arguments
+        calls[name] = checked(call, arguments, names)
     version = loaded.gpool_version().decode()
     mine = f"{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}."
     if not version.startswith(mine):
         raise ImportError(f"libgpool is version {version}, this package is for {mine}x: '{loaded._name}'")
     _native.bind({name: ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in _abi.CALLS})
-    return loaded
+    return types.SimpleNamespace(_name=loaded._name, **calls)

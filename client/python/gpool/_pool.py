@@ -124,7 +124,7 @@ class Pool(_native.Pool, Closing):
             if log is not None:
                 log(level, line.decode(errors="replace"))
 
-        self._log = _LOG(hear)
+        self._log = _LOG(_native.hearing(hear))
         options = _abi.gpool_options(
             size=ctypes.sizeof(_abi.gpool_options),
             flags=(_abi.GPOOL_OPEN_OBSERVER if observer else 0) | (_abi.GPOOL_OPEN_ADMIN if admin else 0),
@@ -512,7 +512,7 @@ class Pool(_native.Pool, Closing):
             | (_abi.GPOOL_KV_PREFIXES if prefixes else 0)
             | (_abi.GPOOL_KV_ADAPTIVE if adaptive else 0)
             | (_abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
-            shape=(layers, kv_heads, head_size, element.itemsize, block_tokens),
+            shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, element.itemsize, block_tokens),
             stream=stream.number,
             max_blocks=max_blocks,
             max_sequences=max_sequences,

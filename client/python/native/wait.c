@@ -92,6 +92,40 @@ static PyObject *native_waiting(PyObject *module, PyObject *args)
 	return NULL;
 }
 
+/*
+ * Call the function `self`. While the main thread waits in the library, an exception of the function ends the wait:
+ * a signal handler may have raised it, because Python runs handlers in the main thread at any step of the interpreter.
+ */
+static PyObject *heard(PyObject *self, PyObject *args)
+{
+	PyObject *result = PyObject_CallObject(self, args);
+
+	if (result || PyThread_get_thread_ident() != main_thread)
+		return result;
+	if (waits && !waits->type)
+		PyErr_Fetch(&waits->type, &waits->value, &waits->trace);
+	else if (!waits && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+		PyErr_Clear();
+		PyErr_SetInterrupt(); /* raise it in the program, at the next step of the interpreter */
+	} else
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(hearing_doc,
+	"hearing($module, function, /)\n--\n\n"
+	"Return a function for the library that calls `function`, and keeps the exceptions of signal handlers that "
+	"run\n"
+	"meanwhile in the main thread.");
+
+static PyObject *native_hearing(PyObject *module, PyObject *function)
+{
+	static PyMethodDef method = {"heard", heard, METH_VARARGS, NULL};
+
+	(void)module;
+	return PyCFunction_New(&method, function);
+}
+
 PyDoc_STRVAR(waits_doc, "waits($module, /)\n--\n\nReturn the number of calls in which the main thread waits.");
 
 static PyObject *native_waits(PyObject *module, PyObject *none)
@@ -103,6 +137,7 @@ static PyObject *native_waits(PyObject *module, PyObject *none)
 
 static PyMethodDef wait_methods[] = {
 	{"waiting", native_waiting, METH_VARARGS, waiting_doc},
+	{"hearing", native_hearing, METH_O, hearing_doc},
 	{"waits", native_waits, METH_NOARGS, waits_doc},
 	{NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,67 @@
+"""Refuse integers that C cannot hold: ctypes would cut them without an error."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+_INTEGERS = (
+    ctypes.c_int8,
+    ctypes.c_uint8,
+    ctypes.c_int16,
+    ctypes.c_uint16,
+    ctypes.c_int32,
+    ctypes.c_uint32,
+    ctypes.c_int64,
+    ctypes.c_uint64,
+)
+
+
+def _limits(kind: Any) -> Optional[Tuple[int, int]]:
+    """Return the smallest and the largest value of an integer type, or None for another type."""
+    if kind not in _INTEGERS:
+        return None
+    bits = 8 * ctypes.sizeof(kind)
+    return (-1 << bits - 1, (1 << bits - 1) - 1) if kind(-1).value < 0 else (0, (1 << bits) - 1)
+
+
+def _check(name: str, value: Any, limits: Tuple[int, int]) -> None:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, which is not an integer") from None
+    if not limits[0] <= number <= limits[1]:
+        raise OverflowError(f"{name} is {number}; it must be from {limits[0]} to {limits[1]}")
+
+
+@functools.lru_cache(maxsize=None)
+def _fields(structure: Any) -> Dict[str, Tuple[int, int]]:
+    limits = ((field[0], _limits(field[1])) for field in structure._fields_)
+    return {name: pair for name, pair in limits if pair}
+
+
+class Structure(ctypes.Structure):
+    """A structure of C. Raises OverflowError for an integer outside the field's type, TypeError for no integer."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        limits = _fields(type(self)).get(name)
+        if limits:
+            _check(name, value, limits)
+        super().__setattr__(name, value)
+
+
+def checked(call: Any, kinds: List[Any], names: List[str]) -> Callable[..., Any]:
+    """Return a function that checks the integers among the arguments and then calls `call`."""
+    integers = [(at, names[at], limits) for at, limits in enumerate(map(_limits, kinds)) if limits]
+    if not integers:
+        return call  # type: ignore[no-any-return]
+
+    @functools.wraps(call, assigned=(), updated=())
+    def check_and_call(*arguments: Any) -> Any:
+        for at, name, limits in integers:
+            _check(name, arguments[at], limits)
+        return call(*arguments)
+
+    return check_and_call
