@@ -101,6 +101,11 @@ enum {
 	GPU_OPEN_OWNER = 1u << 0,
 	/* each handle has its own descriptor, which gives access only to this handle; always the case on `cuda` */
 	GPU_OPEN_SEPARATE = 1u << 1,
+	/*
+	 * waits for streams let the thread sleep; otherwise the driver may poll. On `cuda`, this applies to the whole
+	 * process, because all devices that it opens for one GPU use the same context. No effect with GPU_OPEN_OWNER
+	 */
+	GPU_OPEN_BLOCKING = 1u << 2,
 };
 
 /* Flags of gpu_event_create(). */

@@ -30,6 +30,7 @@
 	X(cuDeviceGetAttribute) \
 	X(cuDeviceTotalMem) \
 	X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxSetFlags) \
 	X(cuDevicePrimaryCtxRelease) \
 	X(cuCtxPushCurrent) \
 	X(cuCtxPopCurrent) \
