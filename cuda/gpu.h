@@ -245,7 +245,7 @@ int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 
 /*
- * gpu_reserve() - reserve an address range; `align` is 0 or a power of two.
+ * gpu_reserve() - reserve an address range that is aligned to the granularity and to `align`, 0 or a power of two.
  * gpu_unreserve() - free a whole reservation, which must have no mappings (-EINVAL). On `host`, it returns -EBUSY while
  * queued work uses the reservation.
  */

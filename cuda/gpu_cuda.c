@@ -160,6 +160,8 @@ static int cuda_open(int index, uint32_t flags, struct gpu **gpu)
 	cuda->capabilities = device_capabilities(driver, device);
 	cuda->rdma = device_has(driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 	rc = device_uuid(driver, device, cuda->uuid);
+	if (rc == 0)
+		rc = cuda_memory_init(cuda);
 	if (rc == 0 && !(flags & GPU_OPEN_OWNER))
 		rc = context_retain(cuda, flags & GPU_OPEN_BLOCKING);
 	if (rc < 0)
