@@ -7,8 +7,9 @@
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
- * server -ENODEV, a faulting access or kernel -EFAULT, a launch that is too large -EINVAL, any other error -EIO. Both back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's
- * description of this thread's last failure.
+ * server -ENODEV, a faulting access or kernel -EFAULT, a launch that is too large -EINVAL, any other error -EIO. Both
+ * back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's description of this thread's
+ * last failure.
  *
  * Device failure: queued work that accesses an address without a mapping, or another serious error, ends the context of
  * the process. Work that is queued, also on other streams, is then never executed, so timeline words do not change any
@@ -238,8 +239,9 @@ void gpu_release(struct gpu *gpu, uint64_t handle);
  * gpu_export() - return a file descriptor for the handle. Call it once for each handle, and use dup() for further
  * descriptors.
  * gpu_import() - return a handle for a descriptor, which the caller owns and may close at once. `from` may come from an
- * untrusted process. A range outside of the file is rejected with -EINVAL; on `host`, a file that could shrink or is
- * not writable is rejected with -EPERM.
+ * untrusted process. `host` rejects a range outside of the file with -EINVAL, and a file that could shrink or is not
+ * writable with -EPERM. `cuda` rejects an offset other than 0 with -EINVAL, but cannot check the length, because the
+ * driver does not report the size of a handle: gpu_map() then returns -EINVAL.
  */
 int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);

@@ -738,6 +738,24 @@ static void test_memory_outlives_its_owner(void **state)
 	gpu_release(f->gpu, handle);
 }
 
+static void test_a_wrong_length_is_not_mapped(void **state)
+{
+	struct fixture *f = *state;
+	struct gpu_export parcel;
+	uint64_t handle;
+	int rc;
+
+	assert_int_equal(gpu_export(f->gpu, f->handles[0], &parcel), 0);
+	parcel.length = HANDLES * f->size * 1024; /* the file of `host` contains more than one handle */
+	rc = gpu_import(f->gpu, &parcel, &handle);
+	close(parcel.fd);
+	assert_int_equal(rc, backend[0] == 'c' ? 0 : -EINVAL);
+	if (rc)
+		return;
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * f->size, 0, handle), -EINVAL);
+	gpu_release(f->gpu, handle);
+}
+
 /* peer_device() - check that a device exists. This runs in a peer, since the check loads the driver. */
 static int peer_device(struct fixture *f)
 {
@@ -818,6 +836,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_a_timeline_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_event_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_outlives_its_owner, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_wrong_length_is_not_mapped, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? EXIT_FAILURE : EXIT_SUCCESS;
