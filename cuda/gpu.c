@@ -187,13 +187,14 @@ static void take_faults(struct gpu *gpu)
 
 int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **gpu)
 {
+	const uint32_t known = GPU_OPEN_OWNER | GPU_OPEN_SEPARATE | GPU_OPEN_BLOCKING;
 	struct gpu *opened;
 	int rc;
 
 	rc = open_begin();
 	if (rc < 0)
 		return rc;
-	if (!ops || !gpu || index < 0 || (flags & ~(uint32_t)(GPU_OPEN_OWNER | GPU_OPEN_SEPARATE)))
+	if (!ops || !gpu || index < 0 || (flags & ~known))
 		return gpu_fail(-EINVAL, "cannot open device %d: invalid argument", index);
 	rc = ops->open(index, flags, &opened);
 	if (rc < 0)

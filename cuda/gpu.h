@@ -102,6 +102,11 @@ enum {
 	GPU_OPEN_OWNER = 1u << 0,
 	/* each handle has its own descriptor, which gives access only to this handle; always the case on `cuda` */
 	GPU_OPEN_SEPARATE = 1u << 1,
+	/*
+	 * waits for streams let the thread sleep; otherwise the driver may poll. On `cuda`, this applies to the whole
+	 * process, because all devices that it opens for one GPU use the same context. No effect with GPU_OPEN_OWNER
+	 */
+	GPU_OPEN_BLOCKING = 1u << 2,
 };
 
 /* Flags of gpu_event_create(). */
@@ -234,14 +239,15 @@ void gpu_release(struct gpu *gpu, uint64_t handle);
  * gpu_export() - return a file descriptor for the handle. Call it once for each handle, and use dup() for further
  * descriptors.
  * gpu_import() - return a handle for a descriptor, which the caller owns and may close at once. `from` may come from an
- * untrusted process. A range outside of the file is rejected with -EINVAL; on `host`, a file that could shrink or is
- * not writable is rejected with -EPERM.
+ * untrusted process. `host` rejects a range outside of the file with -EINVAL, and a file that could shrink or is not
+ * writable with -EPERM. `cuda` rejects an offset other than 0 with -EINVAL, but cannot check the length, because the
+ * driver does not report the size of a handle: gpu_map() then returns -EINVAL.
  */
 int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 
 /*
- * gpu_reserve() - reserve an address range; `align` is 0 or a power of two.
+ * gpu_reserve() - reserve an address range that is aligned to the granularity and to `align`, 0 or a power of two.
  * gpu_unreserve() - free a whole reservation, which must have no mappings (-EINVAL). On `host`, it returns -EBUSY while
  * queued work uses the reservation.
  */

@@ -125,12 +125,27 @@ static int device_check(const struct cuda_driver *driver, CUdevice device)
 	return 0;
 }
 
+static int context_retain(struct gpu_cuda *cuda, bool blocking)
+{
+	const struct cuda_driver *driver = cuda->driver;
+	CUresult result;
+
+	if (blocking) {
+		result = driver->cuDevicePrimaryCtxSetFlags(cuda->device, CU_CTX_SCHED_BLOCKING_SYNC);
+		if (result != CUDA_SUCCESS)
+			return cuda_fail(driver, result, "cuDevicePrimaryCtxSetFlags of device %d", (int)cuda->device);
+	}
+	result = driver->cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(driver, result, "cuDevicePrimaryCtxRetain of device %d", (int)cuda->device);
+	return 0;
+}
+
 static int cuda_open(int index, uint32_t flags, struct gpu **gpu)
 {
 	const struct cuda_driver *driver;
 	struct gpu_cuda *cuda;
 	CUdevice device;
-	CUresult result;
 	int rc = device_get(index, &driver, &device);
 
 	if (rc == 0)
@@ -145,15 +160,12 @@ static int cuda_open(int index, uint32_t flags, struct gpu **gpu)
 	cuda->capabilities = device_capabilities(driver, device);
 	cuda->rdma = device_has(driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 	rc = device_uuid(driver, device, cuda->uuid);
+	if (rc == 0)
+		rc = cuda_memory_init(cuda);
+	if (rc == 0 && !(flags & GPU_OPEN_OWNER))
+		rc = context_retain(cuda, flags & GPU_OPEN_BLOCKING);
 	if (rc < 0)
 		goto free_cuda;
-	if (!(flags & GPU_OPEN_OWNER)) {
-		result = driver->cuDevicePrimaryCtxRetain(&cuda->context, device);
-		if (result != CUDA_SUCCESS) {
-			rc = cuda_fail(driver, result, "cuDevicePrimaryCtxRetain of device %d", index);
-			goto free_cuda;
-		}
-	}
 	pthread_mutex_init(&cuda->lock, NULL);
 	*gpu = &cuda->gpu;
 	return 0;

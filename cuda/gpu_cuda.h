@@ -30,6 +30,7 @@
 	X(cuDeviceGetAttribute) \
 	X(cuDeviceTotalMem) \
 	X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxSetFlags) \
 	X(cuDevicePrimaryCtxRelease) \
 	X(cuCtxPushCurrent) \
 	X(cuCtxPopCurrent) \
@@ -112,6 +113,7 @@ struct gpu_cuda {
 	CUcontext context; /* the primary context, retained; NULL with GPU_OPEN_OWNER */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
+	uint64_t granularity; /* of handles and address ranges */
 	bool rdma;            /* handles are created for GPUDirect RDMA */
 	pthread_mutex_t lock; /* protects the following fields; never held during a driver call */
 	struct cuda_memory *memories;
@@ -153,9 +155,10 @@ void cuda_context_pop(struct gpu_cuda *cuda);
 int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /*
- * gpu_cuda_memory.c. cuda_memory_fini() - discard the handles; the driver frees the remaining memory when the process
- * ends.
+ * gpu_cuda_memory.c. cuda_memory_init() - query the granularity. cuda_memory_fini() - discard the handles; the driver
+ * frees the remaining memory when the process ends.
  */
+int cuda_memory_init(struct gpu_cuda *cuda);
 void cuda_memory_fini(struct gpu_cuda *cuda);
 int cuda_granularity(struct gpu *gpu, uint64_t *bytes);
 int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -95,9 +95,8 @@ void cuda_memory_fini(struct gpu_cuda *cuda)
 	free(cuda->memories);
 }
 
-int cuda_granularity(struct gpu *gpu, uint64_t *bytes)
+int cuda_memory_init(struct gpu_cuda *cuda)
 {
-	struct gpu_cuda *cuda = cuda_of(gpu);
 	CUmemAllocationProp properties = memory_properties(cuda);
 	CUresult result;
 	size_t granularity;
@@ -106,7 +105,13 @@ int cuda_granularity(struct gpu *gpu, uint64_t *bytes)
 		&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemGetAllocationGranularity on device %d", (int)cuda->device);
-	*bytes = granularity;
+	cuda->granularity = granularity;
+	return 0;
+}
+
+int cuda_granularity(struct gpu *gpu, uint64_t *bytes)
+{
+	*bytes = cuda_of(gpu)->granularity;
 	return 0;
 }
 
@@ -240,6 +245,9 @@ int cuda_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va)
 
 	if (rc < 0)
 		return rc;
+	/* The documentation does not define the default alignment, but the range must be suitable for mappings. */
+	if (align < cuda->granularity)
+		align = cuda->granularity;
 	result = cuda->driver->cuMemAddressReserve(&reserved, bytes, align, 0, 0);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)

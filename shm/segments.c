@@ -265,10 +265,10 @@ struct session_layout session_layout_of(uint32_t page_count)
 	layout.touch = at;
 	at = round_up(at + page_count * sizeof(uint32_t), 4096);
 	layout.blocks = at;
-	at = round_up(at + page_count * sizeof(struct block_entry), 4096);
 	/* on separate pages, because a worker registers them with its GPU driver */
+	at = system_pages(at + page_count * sizeof(struct block_entry));
 	layout.timeline = at;
-	at = round_up(at + 2 * SESSION_TIMELINES * sizeof(uint64_t), 4096);
+	at = system_pages(at + SESSION_TIMELINE_BYTES);
 	layout.requests = at;
 	at = round_up(at + SESSION_REQUESTS * sizeof(struct lease_request), 4096);
 	layout.stats = at;

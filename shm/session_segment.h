@@ -18,6 +18,8 @@
 #include "shm/pool_segment.h"
 #include "shm/region_table.h"
 
+#include <unistd.h>
+
 #define SESSION_MAGIC UINT64_C(0x73736573703167) /* "g1psess" */
 
 enum {
@@ -29,6 +31,7 @@ enum {
 	/* number of joint fences: far more than the pairs of streams with unfinished work */
 	SESSION_JOINS = 4096,
 	JOIN_MEMBERS = 7, /* as many as fit into a cache line */
+	SESSION_TIMELINE_BYTES = 2 * SESSION_TIMELINES * 8,
 };
 
 /*
@@ -278,6 +281,14 @@ struct session_segment {
 	uint32_t page_count;
 	size_t bytes;
 };
+
+/* system_pages() - round up to whole pages of the system, because drivers register whole pages. */
+static inline size_t system_pages(size_t bytes)
+{
+	size_t page = (size_t)getpagesize();
+
+	return (bytes + page - 1) / page * page;
+}
 
 struct session_layout session_layout_of(uint32_t page_count);
 

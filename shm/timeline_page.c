@@ -15,9 +15,9 @@ static int page_make(int fd, uint32_t session, struct timeline_page **page)
 	struct timeline_page *made;
 	int error;
 
-	if (fchmod(fd, 0600) < 0 || ftruncate(fd, TIMELINE_PAGE_BYTES) < 0)
+	if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)timeline_page_bytes()) < 0)
 		return -errno;
-	made = mmap(NULL, TIMELINE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	made = mmap(NULL, timeline_page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (made == MAP_FAILED)
 		return -errno;
 	made->magic = TIMELINE_PAGE_MAGIC;
@@ -28,7 +28,7 @@ static int page_make(int fd, uint32_t session, struct timeline_page **page)
 	else
 		error = fcntl(fd, F_ADD_SEALS, SEALS) < 0 ? -errno : 0;
 	if (error)
-		munmap(made, TIMELINE_PAGE_BYTES);
+		munmap(made, timeline_page_bytes());
 	else
 		*page = made;
 	return error;
@@ -57,7 +57,7 @@ int timeline_page_verify(int fd)
 		return -EPERM;
 	if (fstat(fd, &stat) < 0)
 		return -errno;
-	return S_ISREG(stat.st_mode) && stat.st_size == TIMELINE_PAGE_BYTES ? 0 : -EBADMSG;
+	return S_ISREG(stat.st_mode) && (size_t)stat.st_size == timeline_page_bytes() ? 0 : -EBADMSG;
 }
 
 int timeline_page_open(int fd, const struct timeline_page **page)
@@ -67,7 +67,7 @@ int timeline_page_open(int fd, const struct timeline_page **page)
 
 	if (error)
 		return error;
-	mapped = mmap(NULL, TIMELINE_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	mapped = mmap(NULL, timeline_page_bytes(), PROT_READ, MAP_SHARED, fd, 0);
 	if (mapped == MAP_FAILED)
 		return -errno;
 	if (mapped->magic != TIMELINE_PAGE_MAGIC || mapped->layout_version != POOL_LAYOUT_VERSION) {
@@ -81,5 +81,5 @@ int timeline_page_open(int fd, const struct timeline_page **page)
 void timeline_page_close(const struct timeline_page *page)
 {
 	if (page)
-		munmap((void *)(uintptr_t)page, TIMELINE_PAGE_BYTES);
+		munmap((void *)(uintptr_t)page, timeline_page_bytes());
 }

@@ -13,7 +13,6 @@
 #include "shm/session_segment.h"
 
 #define TIMELINE_PAGE_MAGIC UINT64_C(0x656d69743170673d) /* "=gp1time" */
-enum { TIMELINE_PAGE_BYTES = 4096 };
 
 struct timeline_page {
 	uint64_t magic;
@@ -25,9 +24,13 @@ struct timeline_page {
 	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
-static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
-
 static_assert(SESSION_TIMELINES / 64 <= 5, "a bit for each stream slot");
+
+/* timeline_page_bytes() - return the size of the memfd. */
+static inline size_t timeline_page_bytes(void)
+{
+	return system_pages(sizeof(struct timeline_page));
+}
 
 /*
  * timeline_page_fail() - mark a slot whose number will not change any more, because the session's GPU has failed.

@@ -426,7 +426,8 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 		say_why(mover, "cannot set up signals and descriptors: %s", strerror(-error));
 		return error;
 	}
-	error = gpu_open(gpu_backend(header->backend), pool->device, 0, &mover->gpu);
+	/* A thread that waits for a copy must not occupy a core, which the programs on this machine need. */
+	error = gpu_open(gpu_backend(header->backend), pool->device, GPU_OPEN_BLOCKING, &mover->gpu);
 	if (error) {
 		mover->gpu = NULL;
 		say_why(mover, "cannot open device %d of back end '%s': %s", pool->device, header->backend,

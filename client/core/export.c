@@ -82,7 +82,7 @@ static int page_make(struct gpool *pool)
 	 * Exclude the page from forked children, like the session segment: a child could write through a pointer that
 	 * it kept.
 	 */
-	madvise(exports->page, TIMELINE_PAGE_BYTES, MADV_DONTFORK);
+	madvise(exports->page, timeline_page_bytes(), MADV_DONTFORK);
 	stream_publish(pool, exports->page);
 	return 0;
 }
@@ -94,7 +94,7 @@ static int page_register(struct gpool *pool)
 
 	if (exports->registered)
 		return 0;
-	error = gpu_host_register(pool->gpu, exports->page, TIMELINE_PAGE_BYTES);
+	error = gpu_host_register(pool->gpu, exports->page, timeline_page_bytes());
 	if (error)
 		return error;
 	exports->registered = true;

@@ -10,16 +10,13 @@
 #include <stdlib.h>
 
 enum {
-	SLOT_BITS = 8,         /* bits of the slot in a stream's number; SESSION_TIMELINES slots */
-	TIMELINE_BYTES = 4096, /* the timeline has separate pages in the layout, since drivers register whole pages */
+	SLOT_BITS = 8, /* bits of the slot in a stream's number; SESSION_TIMELINES slots */
 	WAIT_SPINS = 256,
 	/* a GPU's write to a timeline wakes no thread: the host polls at growing intervals */
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 	QUERY_NS = 1000000, /* interval of queries whether the device has failed, while a fence is not signaled */
 };
-
-static_assert(2 * SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
 
 struct stream {
 	pthread_mutex_t lock;
@@ -290,7 +287,7 @@ static int timeline_register(struct gpool *pool)
 {
 	int error = pool->streams->registered
 		? 0
-		: gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
+		: gpu_host_register(pool->gpu, (void *)pool->session.timeline, system_pages(SESSION_TIMELINE_BYTES));
 
 	if (!error)
 		pool->streams->registered = true;

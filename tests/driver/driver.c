@@ -20,6 +20,7 @@ struct settings settings = {
 	.pools = true,
 	.rdma = true,
 	.host_alias = true,
+	.aligned = true,
 };
 
 struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -139,7 +140,7 @@ static void setting_apply(const char *key, const char *value)
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
 		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
-		{"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay}};
+		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay}};
 
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
 		if (strcmp(key, flags[i].key) == 0) {

@@ -44,6 +44,7 @@ struct settings {
 	bool pools;
 	bool rdma;
 	bool host_alias;  /* registered host memory has another address on the device */
+	bool aligned;     /* by default, an address range is aligned to the granularity */
 	bool unmap_waits; /* cuMemUnmap and cuMemSetAccess wait for all queued work */
 	bool delay;       /* calls last as long as the cost model says */
 	enum { PARTIAL_REFUSED, PARTIAL_EXACT, PARTIAL_ROUNDED } partial; /* access on a part of an allocation */

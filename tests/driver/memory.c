@@ -324,8 +324,11 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 {
 	struct reservation *reservation = calloc(1, sizeof(*reservation));
 	unsigned char *at;
-	uint64_t head;
+	uint64_t head, shift = 0;
 
+	/* A range whose alignment is not requested is aligned to less than the granularity, if the setting says so. */
+	if (!settings.aligned && align < settings.granularity)
+		shift = align > 4096 ? align : 4096;
 	if (align < settings.granularity)
 		align = settings.granularity;
 	if (!reservation)
@@ -341,7 +344,7 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 		free(reservation);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	head = (align - (uintptr_t)at % align) % align;
+	head = (align - (uintptr_t)at % align) % align + shift;
 	if (head)
 		munmap(at, head);
 	munmap(at + head + bytes, align - head);
@@ -354,7 +357,8 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 
 /*
  * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two, and the size a
- * multiple of the granularity, as for everything that will be mapped there.
+ * multiple of the granularity, as for everything that will be mapped there. What an alignment of 0 means is not
+ * documented: the setting `aligned` says.
  */
 CUresult cuMemAddressReserve(
 	CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
@@ -681,7 +685,7 @@ CUresult memory_block_make(int device, uint64_t bytes, CUdeviceptr *at)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = reserve(whole, 0, 0, &reservation);
+	result = reserve(whole, settings.granularity, 0, &reservation);
 	if (result != CUDA_SUCCESS) {
 		memory_drop(memory);
 		return result;

@@ -8,6 +8,7 @@
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -417,6 +418,30 @@ static void test_registration_is_whole_pages_and_once(void **state)
 	assert_true(f->words[WORDS_BYTES / 8 - 1] == 4);
 }
 
+static void test_waits_block_if_asked_for(void **state)
+{
+	enum { SCHED_MASK = 7, SCHED_BLOCKING_SYNC = 4 }; /* CU_CTX_SCHED_MASK, CU_CTX_SCHED_BLOCKING_SYNC */
+	struct fixture *f = *state;
+	int (*flags_get)(int device, unsigned *flags, int *active);
+	unsigned flags;
+	struct gpu *gpu;
+	void *library;
+	int active;
+
+	assert_int_equal(gpu_open(ops, 0, GPU_OPEN_BLOCKING, &gpu), 0);
+	gpu_close(gpu);
+	if (backend[0] != 'c')
+		return;
+	library = dlopen("libcuda.so.1", RTLD_NOW);
+	assert_non_null(library);
+	*(void **)&flags_get = dlsym(library, "cuDevicePrimaryCtxGetState");
+	assert_non_null(flags_get);
+	assert_int_equal(flags_get(0, &flags, &active), 0);
+	assert_int_equal(flags & SCHED_MASK, SCHED_BLOCKING_SYNC);
+	assert_true(f->gpu && active);
+	dlclose(library);
+}
+
 static int peer_errors(struct fixture *f)
 {
 	struct gpu_event *event;
@@ -713,6 +738,24 @@ static void test_memory_outlives_its_owner(void **state)
 	gpu_release(f->gpu, handle);
 }
 
+static void test_a_wrong_length_is_not_mapped(void **state)
+{
+	struct fixture *f = *state;
+	struct gpu_export parcel;
+	uint64_t handle;
+	int rc;
+
+	assert_int_equal(gpu_export(f->gpu, f->handles[0], &parcel), 0);
+	parcel.length = HANDLES * f->size * 1024; /* the file of `host` contains more than one handle */
+	rc = gpu_import(f->gpu, &parcel, &handle);
+	close(parcel.fd);
+	assert_int_equal(rc, backend[0] == 'c' ? 0 : -EINVAL);
+	if (rc)
+		return;
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * f->size, 0, handle), -EINVAL);
+	gpu_release(f->gpu, handle);
+}
+
 /* peer_device() - check that a device exists. This runs in a peer, since the check loads the driver. */
 static int peer_device(struct fixture *f)
 {
@@ -786,12 +829,14 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_waits_block_if_asked_for, setup, teardown),
 		cmocka_unit_test(test_errors_of_the_driver_have_their_errno),
 		cmocka_unit_test_setup_teardown(test_counts_and_faults, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_timeline_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_event_crosses_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_outlives_its_owner, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_wrong_length_is_not_mapped, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? EXIT_FAILURE : EXIT_SUCCESS;

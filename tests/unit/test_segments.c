@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -30,6 +31,14 @@ static const struct pool_geometry geometry = {
 	.pages_per_handle = 1,
 	.reserved_pages = 30,
 };
+
+/* getpagesize() - replace the C library's, because a test cannot change the page size of the system. */
+static int page_bytes;
+
+int getpagesize(void)
+{
+	return page_bytes ? page_bytes : (int)sysconf(_SC_PAGESIZE);
+}
 
 static void test_pool_starts_whole(void **state)
 {
@@ -224,6 +233,32 @@ static void test_parts_do_not_overlap(void **state)
 	}
 }
 
+static void test_timelines_fill_pages_of_64_kib(void **state)
+{
+	static const uint32_t counts[] = {0, 1, 1000, 40960};
+	const struct timeline_page *theirs;
+	struct timeline_page *ours;
+	struct stat stat;
+	int fd;
+
+	(void)state;
+	page_bytes = 64 << 10;
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+		struct session_layout l = session_layout_of(counts[i]);
+
+		assert_int_equal(l.timeline % (64 << 10), 0);
+		assert_true(l.requests >= l.timeline + (64 << 10));
+	}
+	assert_int_equal(timeline_page_create(7, &ours, &fd), 0);
+	assert_int_equal(fstat(fd, &stat), 0);
+	assert_int_equal(stat.st_size, 64 << 10);
+	assert_int_equal(timeline_page_open(fd, &theirs), 0);
+	timeline_page_close(theirs);
+	timeline_page_close(ours);
+	close(fd);
+	page_bytes = 0;
+}
+
 static void test_timeline_page_is_its_makers(void **state)
 {
 	struct timeline_page *ours, *another;
@@ -305,6 +340,7 @@ int main(void)
 		cmocka_unit_test(test_forged_pools_are_refused),
 		cmocka_unit_test(test_session_is_shared_and_sealed),
 		cmocka_unit_test(test_parts_do_not_overlap),
+		cmocka_unit_test(test_timelines_fill_pages_of_64_kib),
 		cmocka_unit_test(test_timeline_page_is_its_makers),
 		cmocka_unit_test(test_forged_timeline_pages_are_refused),
 	};

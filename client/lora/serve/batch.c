@@ -89,7 +89,7 @@ static int lists_alloc(struct gpool_lora_batch *batch)
 /* Allocate the stages, each of which mirrors the device memory before the workspace. */
 static int staging_alloc(struct gpool_lora_batch *batch)
 {
-	uint64_t each = align_up(batch->workspace_at, 4096);
+	uint64_t each = system_pages(batch->workspace_at);
 	void *memory = mmap(NULL, each * BATCH_STAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int error;
 
