@@ -53,7 +53,10 @@ static inline uint64_t lease_take_word(_Atomic uint64_t *bits, uint32_t word, ui
 	return atomic_fetch_and_explicit(&bits[word], ~mask, memory_order_acq_rel) & mask;
 }
 
-/* lease_mask() - return the bits of word `word` that belong to pages [first, first + count). */
+/*
+ * lease_mask() - return the bits of word `word` that belong to pages [first, first + count). At least one of these
+ * pages must be in the word.
+ */
 static inline uint64_t lease_mask(uint32_t word, uint32_t first, uint32_t count)
 {
 	uint64_t low = (uint64_t)word * 64, begin = first > low ? first - low : 0, end = (uint64_t)first + count - low;

@@ -27,7 +27,7 @@
 enum {
 	POOL_LAYOUT_VERSION = 15,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
-	/* 8 TB in pages of 2 MB, which is more than any device has, and low enough to detect invalid sizes */
+	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
 	/*

@@ -24,7 +24,10 @@ enum {
 	GONE_LOOK_NS = 500000000, /* interval of checks whether the agent, which reports deaths, still exists */
 };
 
-/* An imported fence and its mirror. Both numbers increase along the list. */
+/*
+ * An imported fence: its number in the other process's stream (theirs) and in the mirror (ours). Both numbers increase
+ * along the list.
+ */
 struct import_fence {
 	TAILQ_ENTRY(import_fence) link;
 	uint64_t theirs, ours;

@@ -481,7 +481,10 @@ static void test_sleep(void **state)
 		assert_int_equal(statistics().cached_blocks, keep);
 		if (keep)
 			text_check(sequence, ids, 0, 2 * T);
-		/* A sequence that computes the content again publishes it again, from the beginning. */
+		/*
+		 * Discarded content that was computed again is published again, from the first block. Kept blocks are
+		 * still published.
+		 */
 		assert_int_equal(gpool_kv_prefix_publish(kv, sequence,
 					 &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}),
 			2);

@@ -168,7 +168,7 @@ static void test_same_addresses_and_contents(void **state)
 	assert_int_equal(info_of(mutable[0]).state, GPOOL_RANGE_ASLEEP);
 	assert_int_equal(info_of(immutable).version, 1);
 	assert_string_equal(info_of(immutable).name, "weights");
-	/* Another engine reads the kept object, and then another session uses all freed pages. */
+	/* Another engine reads the kept object, and then allocates all free pages. */
 	assert_int_equal(gpool_range_open(other, "weights", NULL, &opened), 0);
 	assert_int_equal(wrong_words(opened, 3), 0);
 	addresses[4] = address_of(opened);
