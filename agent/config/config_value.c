@@ -104,7 +104,7 @@ int config_source_add(struct config *config, const char *name)
 
 /* ---- words and numbers ---- */
 
-/* Read decimal digits at *text and advance it. Return 0, or -EINVAL if there are none or too many. */
+/* Read decimal digits at *text and advance it. Return 0, -EINVAL if there are none, or -ERANGE for too many. */
 static int digits_parse(const char **text, uint64_t *number)
 {
 	uint64_t sum = 0;
@@ -114,7 +114,7 @@ static int digits_parse(const char **text, uint64_t *number)
 	for (; isdigit((unsigned char)**text); (*text)++)
 		if (__builtin_mul_overflow(sum, 10, &sum) ||
 			__builtin_add_overflow(sum, (uint64_t)(**text - '0'), &sum))
-			return -EINVAL;
+			return -ERANGE;
 	*number = sum;
 	return 0;
 }
@@ -122,8 +122,10 @@ static int digits_parse(const char **text, uint64_t *number)
 /* Read digits and any blanks; *unit receives the rest. */
 static int number_unit_parse(const char *text, uint64_t *number, const char **unit)
 {
-	if (digits_parse(&text, number))
-		return -EINVAL;
+	int rc = digits_parse(&text, number);
+
+	if (rc)
+		return rc;
 	*unit = text + strspn(text, " ");
 	return 0;
 }
@@ -133,6 +135,7 @@ static const struct size_unit {
 	uint64_t bytes;
 } size_units[] = {
 	/* binary units first, in descending order, as size_format() requires */
+	{"PiB", 1ull << 50},
 	{"TiB", 1ull << 40},
 	{"GiB", 1ull << 30},
 	{"MiB", 1ull << 20},
@@ -144,14 +147,18 @@ static const struct size_unit {
 	{"TB", 1000000000000},
 };
 
-/* Read a size such as "16GiB" as bytes. With `binary`, KB, MB and GB are also powers of 1024. */
+/*
+ * Read a size such as "16GiB" as bytes. With `binary`, KB, MB and GB are also powers of 1024. Return 0, -EINVAL, or
+ * -ERANGE for more than 2^60 bytes.
+ */
 static int size_parse(const char *text, bool binary, uint64_t *bytes)
 {
 	uint64_t number;
 	const char *unit;
+	int rc = number_unit_parse(text, &number, &unit);
 
-	if (number_unit_parse(text, &number, &unit))
-		return -EINVAL;
+	if (rc)
+		return rc;
 	for (size_t i = 0; i < COUNT(size_units); i++) {
 		uint64_t factor = size_units[i].bytes;
 
@@ -160,7 +167,7 @@ static int size_parse(const char *text, bool binary, uint64_t *bytes)
 		if (binary && unit[0] != 'B' && unit[1] == 'B')
 			factor = 1ull << (unit[0] == 'K' ? 10 : unit[0] == 'M' ? 20 : unit[0] == 'G' ? 30 : 40);
 		if (__builtin_mul_overflow(number, factor, &number) || number > 1ull << 60)
-			return -EINVAL;
+			return -ERANGE;
 		*bytes = number;
 		return 0;
 	}
@@ -207,9 +214,10 @@ static int amount_parse(const char *text, uint64_t min, struct config_amount *am
 {
 	struct config_amount given = {.unit = CONFIG_AMOUNT_BYTES};
 	const char *unit;
+	int rc = number_unit_parse(text, &given.value, &unit);
 
-	if (number_unit_parse(text, &given.value, &unit))
-		return -EINVAL;
+	if (rc)
+		return rc;
 	if (!strcmp(unit, "%")) {
 		given.unit = CONFIG_AMOUNT_PERCENT;
 		if (given.value > 100)
@@ -220,8 +228,10 @@ static int amount_parse(const char *text, uint64_t min, struct config_amount *am
 			return -ERANGE;
 	} else if (!unit[0] && given.value == 0) {
 		given.unit = CONFIG_AMOUNT_PAGES; /* so that zero is the same in every unit */
-	} else if (size_parse(text, false, &given.value)) {
-		return -EINVAL;
+	} else {
+		rc = size_parse(text, false, &given.value);
+		if (rc)
+			return rc;
 	}
 	if (given.value < min)
 		return -EINVAL;

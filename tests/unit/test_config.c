@@ -452,6 +452,10 @@ static void test_wrong_units_and_ranges(void **state)
 			"1: pools.a.size: invalid value '4194305 pages'; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"4294967295 pages\"; } );",
 			"1: pools.a.size: invalid value '4294967295 pages'; a pool has at most 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"2000PiB\"; } );",
+			"1: pools.a.size: invalid value '2000PiB'; a pool has at most 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"99999999999999999999B\"; } );",
+			"1: pools.a.size: invalid value '99999999999999999999B'; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"0 pages\"; } );",
 			"1: pools.a.size: invalid value '0 pages'; expected an amount above 0 in quotes, such as "
 			"\"2GiB\", \"4096 pages\" or \"90%\""},
@@ -811,6 +815,9 @@ static void test_finish_complaints(void **state)
 			"pages"},
 		{"pools = ( { name = \"a\"; size = \"100TiB\"; } );",
 			"1: pools.a.size gives 52428800 pages of 2097152 bytes in handles of 2097152; expected 1 to "
+			"4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"100PiB\"; } );",
+			"1: pools.a.size gives 53687091200 pages of 2097152 bytes in handles of 2097152; expected 1 to "
 			"4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"3 pages\"; handle_size = \"8MiB\"; } );",
 			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 8388608; expected 1 to 4194304 "
