@@ -40,6 +40,7 @@ const char *gpool_strerror(int error)
 		return "called after fork(): the pool belongs to the parent process; open the pool in this process";
 	case EDQUOT: return "the limit of the tenant or the quota of the session is reached";
 	case EFBIG: return "too large: more metadata than an object can have, or more tokens than a sequence can have";
+	case EEXIST: return "an adapter of this name is already registered";
 	case EFAULT: return "an address is not mapped for this access";
 	case EHOSTDOWN: return "the session is asleep; call gpool_wake()";
 	case EINTR: return "the wait was interrupted by the function that was set with gpool_wait_check()";
@@ -52,6 +53,7 @@ const char *gpool_strerror(int error)
 	case ENOENT: return "no agent is running in this directory, or no object of this name or version exists";
 	case ENOMEM: return "out of host memory, or pages could not be mapped into this process";
 	case ENOSPC: return "not enough free or evictable pages, or a table is full";
+	case ENOTDIR: return "a file is not a directory";
 	case ENXIO: return "no pool or tenant of this name";
 	case EOPNOTSUPP: return "not supported by this device, back end or version";
 	case EPERM: return "not permitted for this session kind or tenant";

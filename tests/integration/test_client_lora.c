@@ -721,6 +721,16 @@ static void test_fails_in_the_middle(void **state)
 
 /* ---- files ---- */
 
+/* Append a blank, which does not change the meaning. */
+static void config_append(const char *path)
+{
+	FILE *file = fopen(path, "ae");
+
+	assert_non_null(file);
+	assert_int_equal(fputc(' ', file), ' ');
+	assert_int_equal(fclose(file), 0);
+}
+
 static void test_wrong_files(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
@@ -741,7 +751,14 @@ static void test_wrong_files(void **state)
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
 	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
-	assert_non_null(strstr(why, "the files have changed since they were registered"));
+	assert_non_null(strstr(why, "adapter_model.safetensors in '"));
+	assert_int_equal(gpool_lora_unregister(lora, id), 0);
+	/* Only the configuration changes. */
+	id = registered(lora, adapter);
+	config_append(path_of(adapter, "adapter_config.json"));
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
+	assert_non_null(strstr(why, "adapter_config.json in '"));
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
 	/* The file contains a weight that is not a number. */
 	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[3].b, 17, NAN);

@@ -591,6 +591,13 @@ static void test_adapters(void **state)
 	options.load_threads = 0;
 	options.flags = GPOOL_LORA_INT8;
 	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 requires cache_dir or warm");
+	options.flags = 0;
+	options.cache_dir = "/nowhere";
+	SAYS(gpool_lora_create(pool, &options, &lora), -ENOENT,
+		"cannot open cache_dir '/nowhere': No such file or directory");
+	options.cache_dir = "/proc/self/exe";
+	SAYS(gpool_lora_create(pool, &options, &lora), -ENOTDIR,
+		"cannot open cache_dir '/proc/self/exe': Not a directory");
 	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
@@ -602,6 +609,9 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_unregister(lora, 4), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_last_error(lora, 4, why), -ENOENT, "no adapter 4 is registered");
 	assert_int_equal(gpool_lora_register(lora, "plain", "tests/fixtures/adapters/plain", &id, NULL), 0);
+	SAYS(gpool_lora_register(lora, "plain", "tests/fixtures/adapters/plain", &id, why), -EEXIST,
+		"adapter 'plain' is already registered");
+	assert_non_null(strstr(why, "adapter 'plain' is already registered"));
 	SAYS(gpool_lora_wait_layer(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");

@@ -71,6 +71,14 @@ void files_close(struct lora_files *files)
 	files->open = false;
 }
 
+/* Return the first file that differs. The weights are identified by their inode, size and time, the rest by a hash. */
+static const char *changed_file(const struct cold_source *before, const struct cold_source *now)
+{
+	bool weights = before->bytes != now->bytes || before->inode != now->inode || before->mtime_ns != now->mtime_ns;
+
+	return file_names[weights];
+}
+
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason)
 {
 	struct cold_source source;
@@ -78,7 +86,8 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 
 	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
 		error = refuse(reason,
-			"folder: the files have changed since they were registered; register the adapter again");
+			"%s in '%.100s' has changed since the adapter was registered; register the adapter again",
+			changed_file(&adapter->source, &source), adapter->folder);
 	return error;
 }
 

@@ -90,7 +90,8 @@ int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *optio
 	pthread_condattr_destroy(&clock);
 	if (read.cache_dir) {
 		made->cold_fd = open(read.cache_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		error = made->cold_fd < 0 ? -errno : 0;
+		if (made->cold_fd < 0)
+			error = fail(-errno, "cannot open cache_dir '%s': %s", read.cache_dir, strerror(errno));
 	}
 	if (!error)
 		error = loaders_start(made, read.load_threads ? read.load_threads : LORA_THREADS_DEFAULT);
@@ -205,6 +206,8 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 		pthread_mutex_lock(&lora->lock);
 		error = entry_add(lora, entry);
 		pthread_mutex_unlock(&lora->lock);
+		if (error == -EEXIST)
+			refuse(&reason, "adapter '%s' is already registered; unregister it first", name);
 	}
 	if (why)
 		memcpy(why, reason.text, sizeof(reason.text));
