@@ -141,7 +141,7 @@ static void publish_check(const struct session *session, const struct msg_object
 	else if (request->expect_version == UINT64_MAX && current)
 		REFUSE(reply, -ESTALE, "version %llu already exists", (unsigned long long)version);
 	else if (current && !may_change(session, object_record(pool, current)))
-		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may replace it", request->name,
+		REFUSE(reply, -EPERM, "it belongs to tenant '%s', and only that tenant may replace it",
 			object_record(pool, current)->tenant);
 	else if (request->expect_version && request->expect_version != UINT64_MAX && request->expect_version != version)
 		REFUSE(reply, -ESTALE, "the current version is %llu, not %llu", (unsigned long long)version,
@@ -320,7 +320,7 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
 		REFUSE(&reply, -EINVAL, "unknown class or flag");
 	} else if (name_refusal) {
-		REFUSE(&reply, -EPERM, "'%s': %s", request->name, name_refusal);
+		REFUSE(&reply, -EPERM, "%s", name_refusal);
 	} else {
 		publish_check(q->session, request, &manifest, &reply);
 	}
@@ -383,7 +383,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 	 * The object was found under a name of the session's own trust domain, so all its pages belong to that domain.
 	 */
 	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
-		REFUSE(reply, -EACCES, "'%s' is private to tenant '%s'", request->name, record->tenant);
+		REFUSE(reply, -EACCES, "it is private to tenant '%s'", record->tenant);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)
@@ -489,8 +489,8 @@ static void change_check(const struct session *session, const struct msg_object_
 		REFUSE(reply, -ESTALE, "the current version of '%s' is %llu", request->name,
 			(unsigned long long)reply->version);
 	else if (!may_change(session, object_record(pool, reply->object)))
-		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it",
-			request->name, object_record(pool, reply->object)->tenant);
+		REFUSE(reply, -EPERM, "it belongs to tenant '%s', and only that tenant and admins may delete it",
+			object_record(pool, reply->object)->tenant);
 }
 
 /* Execute the answer. A repetition has no effect. */

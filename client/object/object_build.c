@@ -362,7 +362,9 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 	if (reply->error)
 		pool_log(object->pool, POOL_LOG_INFO, "the agent refused to publish object '%s': %s", object->name,
 			reply->text);
-	return reply->error;
+	/* The library handles refusals of its own names, so a text would remain and describe a later error. */
+	return reply->error && !object->of_library ? fail(reply->error, "object '%s': %s", object->name, reply->text)
+						   : reply->error;
 }
 
 static int publish_in_turn(struct gpool_object *object, int fd)

@@ -149,6 +149,8 @@ static void test_private_is_not_replaced(void **state)
 	(void)state;
 	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &never), -EPERM);
+	assert_string_equal(gpool_last_error(-EPERM),
+		"object 'weights': it belongs to tenant 'red', and only that tenant may replace it");
 	is_read(red, "weights", version, RED_BYTE);
 }
 
@@ -248,6 +250,8 @@ static void test_freed_name(void **state)
 	(void)state;
 	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
 	assert_int_equal(gpool_object_delete(blue, "weights", 0), -EPERM);
+	assert_string_equal(gpool_last_error(-EPERM),
+		"object 'weights': it belongs to tenant 'red', and only that tenant and admins may delete it");
 	assert_int_equal(gpool_object_delete(admin, "weights", 0), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
 	is_read(red, "weights", version, BLUE_BYTE);
@@ -290,10 +294,16 @@ static void test_programs_do_not_publish_library_names(void **state)
 {
 	static const char *const names[] = {"lora/0123", "warm/0123", "kv-prefix/0123", "kv/0123"};
 	uint64_t version;
+	char text[160];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		assert_int_equal(publish(red, names[i], 0, RED_BYTE, &version), -EPERM);
+		snprintf(text, sizeof(text),
+			"object '%s': names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the "
+			"library",
+			names[i]);
+		assert_string_equal(gpool_last_error(-EPERM), text);
 		assert_int_equal(publish_as_library(red, names[i], RED_BYTE, &version), 0);
 		assert_int_equal(publish_as_library(blue, names[i], BLUE_BYTE, &version), -EPERM);
 		assert_int_equal(publish_as_library(red, names[i], RED_BYTE + 1, &version), 0);
