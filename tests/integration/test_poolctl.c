@@ -936,6 +936,10 @@ static void test_objects(void **state)
 	expect(&result, USAGE);
 	expect_text(result.err, "no object 'nothing'");
 	result_free(&result);
+	result = AGENT("object", "delete", "");
+	expect(&result, USAGE);
+	expect_text(result.err, "cannot delete '': the name of the object is empty");
+	result_free(&result);
 	result = AGENT("object", "delete", "weights", "--object-version", "999");
 	expect(&result, FAILED);
 	expect_text(result.err, "is not current");

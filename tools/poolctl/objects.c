@@ -194,7 +194,7 @@ static int delete_complain(const char *name, int error, uint64_t version)
 {
 	switch (error) {
 	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists the objects", name); return CODE_USAGE;
-	case -EINVAL: complain("'%s' is not a valid object name: %s", name, gpool_last_error(error)); return CODE_USAGE;
+	case -EINVAL: complain("cannot delete '%s': %s", name, gpool_last_error(error)); return CODE_USAGE;
 	case -ESTALE:
 		complain("version %" PRIu64 " of object '%s' is not current; 'poolctl objects' lists the versions",
 			version, name);
