@@ -267,7 +267,7 @@ static bool no_more_than(const char *who, pid_t pid, int before, int allowed)
 
 int main(int argc, char **argv)
 {
-	struct stress_arguments arguments = {.seconds = 10, .workers = 3};
+	struct stress_arguments arguments = {.seconds = 10, .workers = 3, .usage = "[SECONDS [SEED]] [--workers N]"};
 	static const char *const settings[] = {"limits.sessions=64", NULL};
 	struct rlimit no_core = {0, 0};
 	struct honest_crew crew = {0};

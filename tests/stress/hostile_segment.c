@@ -334,7 +334,7 @@ static pid_t hostiles_run(
 
 int main(int argc, char **argv)
 {
-	struct stress_arguments arguments = {.seconds = 10, .workers = 3};
+	struct stress_arguments arguments = {.seconds = 10, .workers = 3, .usage = "[SECONDS [SEED]] [--workers N]"};
 	struct honest_crew crew = {0};
 	struct stress_agent agent;
 	int stage_fd;

@@ -207,7 +207,8 @@ static bool engines_run(const struct stress_agent *agent, const struct stress_ar
 
 int main(int argc, char **argv)
 {
-	struct stress_arguments arguments = {.count = 1000000, .workers = 6};
+	struct stress_arguments arguments = {
+		.count = 1000000, .workers = 6, .usage = "[SECONDS [SEED]] [--workers N] [--requests N] [--broken]"};
 	/* Use small batches, so that no engine leases idle pages. No block is evicted, since all are pinned. */
 	static const char *const settings[] = {
 		"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};

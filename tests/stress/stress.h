@@ -48,10 +48,9 @@ struct stress_arguments {
 	uint64_t count; /* scaled; 0: run until the time is over */
 	uint64_t seed;
 	uint32_t workers;
-	bool broken; /* run with the planted bug; the test succeeds if the bug is detected */
+	bool broken;       /* run with the planted bug; the test succeeds if the bug is detected */
+	const char *usage; /* the arguments of the program, for --help and wrong arguments */
 };
-
-#define STRESS_USAGE "usage: %s [SECONDS [SEED]] [--workers N] [--requests N] [--broken]\n"
 
 /*
  * On a busy machine, a run is extended up to this multiple of its length, until each event that it must include has
@@ -61,7 +60,7 @@ enum { STRESS_LONGEST = 12 };
 
 /*
  * stress_arguments_read() - read [SECONDS [SEED]] and options into *arguments, which contains the defaults, and print
- * the seed. Given SECONDS replace a default count. Return: false on wrong usage.
+ * the seed. Given SECONDS replace a default count. --help prints the usage and exits. Return: false on wrong usage.
  */
 static inline bool stress_arguments_read(int argc, char **argv, struct stress_arguments *arguments)
 {
@@ -72,6 +71,10 @@ static inline bool stress_arguments_read(int argc, char **argv, struct stress_ar
 	for (int i = 1; i < argc; i++) {
 		char *end = argv[i];
 
+		if (!__builtin_strcmp(argv[i], "--help")) {
+			printf("usage: %s %s\n", argv[0], arguments->usage);
+			exit(0);
+		}
 		if (!__builtin_strcmp(argv[i], "--broken")) {
 			arguments->broken = true;
 			continue;
@@ -93,7 +96,7 @@ static inline bool stress_arguments_read(int argc, char **argv, struct stress_ar
 			position++;
 		}
 		if (end == argv[i] || *end) {
-			fprintf(stderr, STRESS_USAGE, argv[0]);
+			fprintf(stderr, "usage: %s %s\n", argv[0], arguments->usage);
 			return false;
 		}
 	}

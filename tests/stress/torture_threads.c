@@ -12,8 +12,8 @@
  * signals the fence.
  *
  * With --broken, one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
- * the fence. Violations must then be found; otherwise the test could not fail. Without arguments, a short run with each
- * bug comes first, in a separate process.
+ * the fence. Violations must then be found; otherwise the test could not fail. The last line of such a run states their
+ * number. Without --broken, a run with each bug comes first, in a separate process, except under ThreadSanitizer.
  *
  * usage: torture_threads [SECONDS [SEED]] [--broken]
  */
@@ -774,7 +774,7 @@ static bool broken_is_found(struct stress_arguments arguments, int bug)
 
 int main(int argc, char **argv)
 {
-	struct stress_arguments arguments = {.seconds = 10};
+	struct stress_arguments arguments = {.seconds = 10, .usage = "[SECONDS [SEED]] [--broken]"};
 
 	if (!stress_arguments_read(argc, argv, &arguments))
 		return 2;
