@@ -104,7 +104,7 @@ int config_source_add(struct config *config, const char *name)
 
 /* ---- words and numbers ---- */
 
-/* Read decimal digits at *text and advance it. Return: 0, -EINVAL (there are none), -ERANGE (too many). */
+/* Read decimal digits at *text and advance it. Return 0, -EINVAL if there are none, or -ERANGE for too many. */
 static int digits_parse(const char **text, uint64_t *number)
 {
 	uint64_t sum = 0;

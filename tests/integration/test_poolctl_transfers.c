@@ -1,5 +1,6 @@
 /*
- * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains.
+ * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains, and of an object name that
+ * exists in two of them.
  *
  * Goal: retired pages are shown with the sessions that delay them, even if they exceed one reply. The list is empty
  * when the pages are free again. The offline report agrees with the agent's.
@@ -178,10 +179,40 @@ static void test_sessions_that_delay_transfers(void **state)
 	}
 }
 
+/* ---- a name in two domains ---- */
+
+static void publish(struct gpool *pool, const char *name)
+{
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	assert_int_equal(gpool_object_create(pool, name, NULL, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+static void test_name_in_two_domains_is_not_deleted(void **state)
+{
+	struct result result;
+
+	(void)state;
+	publish(red, "weights");
+	publish(blue, "weights");
+	result = poolctl("object", "delete", "weights", "-d", harness.directory, NULL);
+	expect(&result, USAGE);
+	assert_string_equal(result.err,
+		"poolctl: cannot delete 'weights': object 'weights': several trust domains have an object of this "
+		"name; specify the version\n");
+	result_free(&result);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_sessions_that_delay_transfers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_name_in_two_domains_is_not_deleted, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
