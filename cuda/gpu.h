@@ -259,8 +259,8 @@ int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
  * range unmapped. A new mapping permits no access.
  * gpu_unmap() - unmap one or several adjacent whole mappings at once. While queued work uses the range, `host` returns
  * -EBUSY; CUDA would fault.
- * gpu_access() - set the access of a contiguous range of mappings. `host` returns -EBUSY if the call would remove
- * access that queued work needs.
+ * gpu_access() - set the access of one or several adjacent whole mappings. `host` returns -EBUSY if the call would
+ * remove access that queued work needs.
  */
 int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);

@@ -271,13 +271,22 @@ int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint
 	return rc;
 }
 
-/* unmap_check() - check that these granules are whole mappings without holes and not used by queued work. */
-static int unmap_check(
+/* is_part() - return true if these granules begin or end within a mapping. */
+static bool is_part(
 	const struct host_range *range, const struct host_granule *granule, uint64_t count, uint64_t granularity)
 {
 	const struct host_granule *end = granule + count, *range_end = range->granules + range->bytes / granularity;
 
-	if (!granule->first || (end < range_end && end->memory && !end->first))
+	return (granule->memory && !granule->first) || (end < range_end && end->memory && !end->first);
+}
+
+/* unmap_check() - check that these granules are whole mappings without holes and not used by queued work. */
+static int unmap_check(
+	const struct host_range *range, const struct host_granule *granule, uint64_t count, uint64_t granularity)
+{
+	const struct host_granule *end = granule + count;
+
+	if (is_part(range, granule, count, granularity))
 		return gpu_fail(-EINVAL, "cannot unmap a part of a mapping");
 	for (; granule < end; granule++) {
 		if (!granule->memory)
@@ -354,6 +363,9 @@ static int access_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, enu
 	granule = granules_find(host, va, bytes, &range, &count);
 	if (!granule)
 		return gpu_fail(-EINVAL, "cannot set access of %llu bytes at 0x%llx: not inside a reservation",
+			(unsigned long long)bytes, (unsigned long long)va);
+	if (is_part(range, granule, count, host->granularity))
+		return gpu_fail(-EINVAL, "cannot set access of %llu bytes at 0x%llx: a part of a mapping",
 			(unsigned long long)bytes, (unsigned long long)va);
 	for (uint64_t i = 0; i < count; i++) {
 		if (!granule[i].memory)

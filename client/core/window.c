@@ -31,7 +31,7 @@ struct window {
 	uint64_t bytes;
 	_Atomic uint64_t *mapped; /* a bit for each handle that is mapped completely, for reading and writing */
 	uint64_t *there;          /* a bit for each handle that is mapped */
-	uint64_t *readonly; /* a bit for each page that is read-only because it was published; see window_protect() */
+	uint64_t *readonly;       /* a bit for each handle that is mapped read-only; see window_protect() */
 	/*
 	 * [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold pages of the
 	 * handle
@@ -60,16 +60,6 @@ static inline bool bit_of(const uint64_t *bits, uint32_t index)
 	return bits[index / 64] >> (index % 64) & 1;
 }
 
-static bool any_readonly(const struct window *window, uint32_t handle)
-{
-	uint32_t begin = handle * window->pages_per_handle;
-
-	for (uint32_t page = begin; page < begin + window->pages_per_handle; page++)
-		if (bit_of(window->readonly, page))
-			return true;
-	return false;
-}
-
 /* Check the invariants of a handle whose entry was changed and that stays mapped. The caller holds window->lock. */
 static void handle_check(const struct window *window, uint32_t handle)
 {
@@ -77,10 +67,10 @@ static void handle_check(const struct window *window, uint32_t handle)
 		"handle %u is mapped and not imported", handle);
 	GPOOL_INVARIANT(!is_mapped(window, handle) || bit_of(window->there, handle),
 		"handle %u is writable and not mapped", handle);
-	GPOOL_INVARIANT(!any_readonly(window, handle) || bit_of(window->there, handle),
-		"handle %u has read-only pages and is not mapped", handle);
-	GPOOL_INVARIANT(!is_mapped(window, handle) || !any_readonly(window, handle),
-		"handle %u is writable and has read-only pages", handle);
+	GPOOL_INVARIANT(!bit_of(window->readonly, handle) || bit_of(window->there, handle),
+		"handle %u is read-only and not mapped", handle);
+	GPOOL_INVARIANT(!is_mapped(window, handle) || !bit_of(window->readonly, handle),
+		"handle %u is writable and read-only", handle);
 }
 
 /* ---- open and close ---- */
@@ -106,7 +96,7 @@ int window_open(struct gpool *pool)
 	window->bytes = pool->page_bytes * pool->page_count;
 	window->mapped = calloc((window->handle_count + 63) / 64, sizeof(*window->mapped));
 	window->there = calloc((window->handle_count + 63) / 64, sizeof(*window->there));
-	window->readonly = calloc((pool->page_count + 63) / 64, sizeof(*window->readonly));
+	window->readonly = calloc((window->handle_count + 63) / 64, sizeof(*window->readonly));
 	window->handles = calloc(window->handle_count, sizeof(*window->handles));
 	if (!window->mapped || !window->there || !window->readonly || !window->handles)
 		goto free_window;
@@ -370,26 +360,26 @@ unmap:
 }
 
 /*
- * Make read-only pages in [first, end) writable, because they are leased to this session again. Their handles are
- * mapped. One call is used for each run of such pages.
+ * Make read-only handles in [first, end), which are mapped, writable, because pages of them are leased to this session
+ * again. One call is used for each run of such handles.
  */
 static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
 	int error = 0;
 
-	for (uint32_t page = first, start; page < end && !error; page++) {
-		if (!bit_of(window->readonly, page))
+	for (uint32_t handle = first, start; handle < end && !error; handle++) {
+		if (!bit_of(window->readonly, handle))
 			continue;
-		for (start = page; page + 1 < end && bit_of(window->readonly, page + 1);)
-			page++;
-		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes,
-			(page + 1 - start) * pool->page_bytes, GPU_ACCESS_READ_WRITE);
-		for (uint32_t at = start; !error && at <= page; at++)
+		for (start = handle; handle + 1 < end && bit_of(window->readonly, handle + 1);)
+			handle++;
+		error = gpu_access(pool->gpu, pool->window_base + start * window->handle_bytes,
+			(handle + 1 - start) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
+		for (uint32_t at = start; !error && at <= handle; at++)
 			window->readonly[at / 64] &= ~(UINT64_C(1) << (at % 64));
 	}
-	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++) {
-		if (!any_readonly(window, handle))
+	for (uint32_t handle = first; handle < end; handle++) {
+		if (!bit_of(window->readonly, handle))
 			atomic_fetch_or_explicit(
 				&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
 		handle_check(window, handle);
@@ -415,8 +405,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 		}
 		while (handle < end && bit_of(window->there, handle))
 			handle++;
-		error = restore(pool, start == first ? page : start * window->pages_per_handle,
-			handle == end ? page + page_count : handle * window->pages_per_handle);
+		error = restore(pool, start, handle);
 	}
 	pthread_mutex_unlock(&window->lock);
 	/*
@@ -477,30 +466,29 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly)
 {
 	struct window *window = pool->window;
-	uint32_t page, start, end = first + count;
+	uint32_t handle = (first + window->pages_per_handle - 1) / window->pages_per_handle, start;
+	uint32_t end = (first + count) / window->pages_per_handle;
 	int error = 0;
 
 	if (!readonly)
 		return window_map(pool, first, count);
 	pthread_mutex_lock(&window->lock);
-	for (page = first; page < end && !error;) {
-		start = page;
-		while (page < end && bit_of(window->there, handle_of(window, page)))
-			page++;
+	while (handle < end && !error) {
+		start = handle;
+		while (handle < end && bit_of(window->there, handle))
+			handle++;
 		/* A page that was mapped only in a scattered block is not mapped in the window. */
-		if (page == start) {
-			page++;
+		if (handle == start) {
+			handle++;
 			continue;
 		}
-		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes,
-			(page - start) * pool->page_bytes, GPU_ACCESS_READ);
-		for (uint32_t at = start; !error && at < page; at++) {
-			uint32_t handle = handle_of(window, at);
-
+		error = gpu_access(pool->gpu, pool->window_base + start * window->handle_bytes,
+			(handle - start) * window->handle_bytes, GPU_ACCESS_READ);
+		for (uint32_t at = start; !error && at < handle; at++) {
 			atomic_fetch_and_explicit(
-				&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
+				&window->mapped[at / 64], ~(UINT64_C(1) << (at % 64)), memory_order_relaxed);
 			window->readonly[at / 64] |= UINT64_C(1) << (at % 64);
-			handle_check(window, handle);
+			handle_check(window, at);
 		}
 	}
 	pthread_mutex_unlock(&window->lock);
@@ -632,8 +620,7 @@ static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uin
 		return false;
 	}
 	window->there[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
-	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++)
-		window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	window->readonly[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
 	gpu_release(pool->gpu, leaving->imported[handle]);
 	handle_check(window, handle);
 	return true;

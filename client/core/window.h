@@ -35,9 +35,10 @@ bool window_has(const struct gpool *pool, uint32_t page);
 int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 
 /*
- * window_protect() - make mapped pages read-only, or writable again. window_map() also restores write access when pages
- * are leased to this process again. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM, or the error of
- * the back end.
+ * window_protect() - make mapped pages read-only, or writable again. The driver sets the access of whole handles only:
+ * pages stay writable if their handle also contains pages outside of the range. window_map() also restores write access
+ * when pages of the handle are leased to this process again. Return: 0, -EBUSY (queued GPU work would lose its access),
+ * -ENOMEM, or the error of the back end.
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 

@@ -21,7 +21,11 @@ struct gpool_object; /* a named object that is being built, or an open version *
  * The class is chosen when the object is created and determines the access to its pages:
  */
 enum gpool_object_class {
-	GPOOL_OBJECT_IMMUTABLE = 0, /* read-only after its publication, also for its writer */
+	/*
+	 * read-only after its publication, also for its writer. If pages are smaller than the handles of the pool,
+	 * pages of a handle that the object does not fill stay writable for the writer
+	 */
+	GPOOL_OBJECT_IMMUTABLE = 0,
 	GPOOL_OBJECT_MUTABLE = 1,   /* its only writer continues to write; readers see each write */
 	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable; may be evicted as a whole while no session has it open */
 	/*

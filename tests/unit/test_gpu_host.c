@@ -753,7 +753,7 @@ static void test_a_fresh_mapping_has_no_access(void **state)
 	assert_false(can_read(f->va));
 }
 
-static void test_access_covers_runs_but_no_holes(void **state)
+static void test_access_covers_whole_mappings_without_holes(void **state)
 {
 	struct fixture *f = *state;
 
@@ -765,6 +765,9 @@ static void test_access_covers_runs_but_no_holes(void **state)
 	assert_int_equal(set_access(f, 0, 3, GPU_ACCESS_READ), 0);
 	assert_true(can_read(f->va + 2 * f->granularity));
 	assert_false(can_read(f->va + 4 * f->granularity));
+	assert_int_equal(set_access(f, 0, 2, GPU_ACCESS_NONE), -EINVAL); /* the first half of a mapping */
+	assert_int_equal(set_access(f, 2, 1, GPU_ACCESS_NONE), -EINVAL); /* the second half */
+	assert_true(can_read(f->va) && can_read(f->va + 2 * f->granularity));
 	assert_int_equal(set_access(f, 3, 1, GPU_ACCESS_READ), -EINVAL);
 	assert_int_equal(set_access(f, 0, RANGE_GRANULES + 1, GPU_ACCESS_READ), -EINVAL);
 	assert_int_equal(gpu_access(f->gpu, f->va, f->granularity, (enum gpu_access)3), -EINVAL);
@@ -1035,7 +1038,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_terabytes_can_be_reserved, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_map_refuses_all_but_whole_handles_in_free_places, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_fresh_mapping_has_no_access, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_access_covers_runs_but_no_holes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_access_covers_whole_mappings_without_holes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unmap_takes_whole_mappings_in_a_row, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_mappings_show_the_same_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_starts_zeroed_and_devices_share_by_export, setup, teardown),
