@@ -18,8 +18,7 @@ enum {
 	TURN_BLOCKS = 3,      /* added by a turn of a chat, on average; 1 to twice the average */
 	CHAT_BLOCKS_MAX = 200,
 	PLACE_BITS = 16,
-	TAIL = 1
-		<< 15, /* set in the position of the partial last block of a chat's prompt; each turn has another */
+	TAIL = 1 << 15, /* set in the position of the partial last block of a chat's prompt; each turn has another */
 	ANSWER_TOKENS = 200,
 	TOKENS = 512,
 };
