@@ -10,7 +10,6 @@
 #include "tests/integration/life.h"
 
 #include "client/object/object.h"
-#include "tests/integration/poolctl_process.h"
 
 #include <errno.h>
 
@@ -379,19 +378,12 @@ static void test_private_of_another_domain(void **state)
 static void test_admin_deletes_in_any_domain(void **state)
 {
 	uint64_t of_red, of_blue;
-	struct result result;
 
 	(void)state;
 	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &of_red), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &of_blue), 0);
 	assert_int_equal(listed(admin, "weights"), 2);
 	assert_int_equal(gpool_object_delete(admin, "weights", 0), -EINVAL);
-	result = poolctl("-d", harness.directory, "object", "delete", "weights", NULL);
-	expect(&result, USAGE);
-	assert_string_equal(result.err,
-		"poolctl: cannot delete 'weights': object 'weights': several trust domains have an object of this "
-		"name; specify the version\n");
-	result_free(&result);
 	assert_int_equal(gpool_object_delete(admin, "weights", of_red), 0);
 	assert_int_equal(listed(red, "weights"), 0);
 	is_read(blue, "weights", of_blue, BLUE_BYTE);
