@@ -35,6 +35,7 @@ static struct {
 	unsigned grid[3], block, shared_bytes;
 	CUstream stream;
 	struct block_copy_args args;
+	CUstreamCaptureMode capture;
 } driver;
 
 static CUresult push(CUcontext context)
@@ -55,6 +56,15 @@ static CUresult error_name(CUresult result, const char **name)
 {
 	(void)result;
 	*name = "CUDA_ERROR_OF_THIS_TEST";
+	return CUDA_SUCCESS;
+}
+
+static CUresult capture_exchange(CUstreamCaptureMode *mode)
+{
+	CUstreamCaptureMode before = driver.capture;
+
+	driver.capture = *mode;
+	*mode = before;
 	return CUDA_SUCCESS;
 }
 
@@ -102,6 +112,7 @@ static const struct cuda_driver calls = {
 	.cuGetErrorName = error_name,
 	.cuCtxPushCurrent = push,
 	.cuCtxPopCurrent = pop,
+	.cuThreadExchangeStreamCaptureMode = capture_exchange,
 	.cuModuleLoadData = module_load,
 	.cuModuleUnload = module_unload,
 	.cuModuleGetFunction = module_lookup,
