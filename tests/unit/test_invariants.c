@@ -242,41 +242,41 @@ static void window_begin(void)
 		atomic_store(&worker.window->handles[handle], made);
 	}
 	assert_int_equal(window_map(&worker, 0, 2 * PER_HANDLE), 0);
-	assert_int_equal(window_protect(&worker, 1, 1, true), 0);
-	assert_int_equal(window_protect(&worker, 1, 1, false), 0);
+	assert_int_equal(window_protect(&worker, 0, PER_HANDLE, true), 0);
+	assert_int_equal(window_protect(&worker, 0, PER_HANDLE, false), 0);
 }
 
-static void map_with_a_readonly_page(void)
+static void map_a_readonly_handle(void)
 {
-	worker.window->readonly[0] |= UINT64_C(1) << 5;
+	worker.window->readonly[0] |= UINT64_C(1) << 2;
 	window_map(&worker, 4, 2);
 }
 
 static void protect_without_a_handle(void)
 {
 	atomic_store(&worker.window->handles[1], 0);
-	window_protect(&worker, 2, 1, true);
+	window_protect(&worker, 2, PER_HANDLE, true);
 }
 
 static void restore_without_a_mapping(void)
 {
-	worker.window->readonly[0] |= UINT64_C(1) << 4;
-	restore(&worker, 5, 6);
+	worker.window->readonly[0] |= UINT64_C(1) << 2;
+	restore(&worker, 2, 3);
 }
 
 static void write_without_a_mapping(void)
 {
 	worker.window->there[0] &= ~UINT64_C(2);
-	restore(&worker, 2, 3);
+	restore(&worker, 1, 2);
 }
 
 static void test_window(void **state)
 {
 	(void)state;
 	window_begin();
-	expect_abort(map_with_a_readonly_page, "handle 2 is writable and has read-only pages");
+	expect_abort(map_a_readonly_handle, "handle 2 is writable and read-only");
 	expect_abort(protect_without_a_handle, "handle 1 is mapped and not imported");
-	expect_abort(restore_without_a_mapping, "handle 2 has read-only pages and is not mapped");
+	expect_abort(restore_without_a_mapping, "handle 2 is read-only and not mapped");
 	expect_abort(write_without_a_mapping, "handle 1 is writable and not mapped");
 	window_close(&worker);
 	gpu_close(worker.gpu);
