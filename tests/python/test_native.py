@@ -81,6 +81,22 @@ class Arguments(AgentTest):
                 self.assertRaisesRegex(OverflowError, r"^\w+ is -?\d+; it must be from -?\d+ to \d+$", call)
         with self.assertRaisesRegex(TypeError, "page_count is 1.5, which is not an integer"):
             pool.reserve_range(1.5)
+        with self.assertRaisesRegex(OverflowError, "salt is 18446744073709551616; it must be from 0 to "):
+            pool.adapters(salt=(1, 1 << 64))
+
+    def test_other_types(self) -> None:
+        """Arguments of a wrong type or length are refused, and the error names them."""
+        pool: Any = self.pool
+        for call, kind, text in (
+            (lambda: pool.open_object(b"a"), TypeError, "b'a' is not a str"),
+            (lambda: pool.find_objects("abc"), TypeError, "names is the str 'abc'; it must be a sequence of names"),
+            (lambda: pool.find_objects(["a", 1]), TypeError, "1 is not a str"),
+            (lambda: pool.create_kv_cache(1, 1, 64, None), TypeError, "stream is None, not a Stream"),
+            (lambda: pool.adapters(salt=(1,)), ValueError, "salt has 1 numbers; it must have 2"),
+        ):
+            with self.subTest(text), self.assertRaises(kind) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
 
     def test_flags(self) -> None:
         flags = ("first_fit", "critical", "contiguous", "spill")

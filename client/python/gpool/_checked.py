@@ -42,13 +42,29 @@ def _fields(structure: Any) -> Dict[str, Tuple[int, int]]:
     return {name: pair for name, pair in limits if pair}
 
 
+@functools.lru_cache(maxsize=None)
+def _arrays(structure: Any) -> Dict[str, Tuple[int, Tuple[int, int]]]:
+    kinds = ((field[0], field[1]) for field in structure._fields_ if hasattr(field[1], "_length_"))
+    limits = ((name, kind._length_, _limits(kind._type_)) for name, kind in kinds)
+    return {name: (length, pair) for name, length, pair in limits if pair}
+
+
 class Structure(ctypes.Structure):
-    """A structure of C. Raises OverflowError for an integer outside the field's type, TypeError for no integer."""
+    """A structure of C. Raises OverflowError for an integer outside the field's type, TypeError for no integer,
+    ValueError for an array of another length.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         limits = _fields(type(self)).get(name)
         if limits:
             _check(name, value, limits)
+        of_array = _arrays(type(self)).get(name)
+        if of_array:
+            length, limits = of_array
+            if len(value) != length:
+                raise ValueError(f"{name} has {len(value)} numbers; it must have {length}")
+            for number in value:
+                _check(name, number, limits)
         super().__setattr__(name, value)
 
 

@@ -7,7 +7,7 @@ import enum
 from typing import Optional
 
 from . import _abi
-from ._stream import Stream
+from ._stream import Stream, number_of
 
 
 class Usage(enum.IntEnum):
@@ -33,5 +33,5 @@ def alloc_options(
         priority=priority,
         owner_id=owner_id,
         timeout_ms=timeout_ms,
-        stream=stream.number if stream is not None else 0,
+        stream=number_of(stream) if stream is not None else 0,
     )

@@ -23,7 +23,7 @@ from ._range import Range
 from ._role import Role, acquire
 from ._scope import Scope
 from ._sliced import SlicedRange
-from ._stream import Fence, Stream
+from ._stream import Fence, Stream, number_of
 from ._text import c_optional, c_text
 from ._wait import waiting
 
@@ -334,9 +334,11 @@ class Pool(_native.Pool, Closing):
         """Return how many of the names, from the first on, name an object that this session may open.
 
         For example, `names` are the parts of a prefix, in order. The objects may be evicted or deleted at any time.
-        Raises Error.
+        Raises Error; TypeError: `names` is one str, or a name is no str.
         Cost: a lookup in shared memory for each name, no request to the agent.
         """
+        if isinstance(names, str):
+            raise TypeError(f"names is the str {names!r}; it must be a sequence of names")
         texts = (ctypes.c_char_p * len(names))(*[c_text(name) for name in names])
         with self.handle as pool:
             return check(library().gpool_object_find(pool, texts, len(names)), f"find {len(names)} objects")
@@ -513,13 +515,13 @@ class Pool(_native.Pool, Closing):
             | (_abi.GPOOL_KV_ADAPTIVE if adaptive else 0)
             | (_abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
             shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, element.itemsize, block_tokens),
-            stream=stream.number,
+            stream=number_of(stream),
             max_blocks=max_blocks,
             max_sequences=max_sequences,
             max_sequence_tokens=max_sequence_tokens,
             watermark_blocks=watermark,
             owner_id=owner_id,
-            model=tuple(model),
+            model=tuple(model.ljust(32, b"\0")),
             cached_blocks=cached_blocks,
             pool_blocks=pool_blocks,
             compact_bytes_per_s=compact_bytes_per_s,

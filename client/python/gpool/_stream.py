@@ -111,3 +111,10 @@ class Stream(_native.Stream):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def number_of(stream: Stream) -> int:
+    """Return the number by which C knows a stream. Raises TypeError: it is no Stream."""
+    if not isinstance(stream, Stream):
+        raise TypeError(f"stream is {stream!r}, not a Stream")
+    return stream.number

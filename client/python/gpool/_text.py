@@ -6,7 +6,11 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, which would truncate it."""
+    """Return a name, key or path as a C string. Raises TypeError: it is no str; ValueError: it contains NUL, which
+    would truncate it.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a str")
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{value!r} contains NUL, which would truncate it in C")
