@@ -173,7 +173,7 @@ static void test_against_a_build(void **state)
 	assert_true(figure_of("peer_add_pin_unpin", "\"rounds\": ") == 2);
 	/* The figure is 0 in both builds, so it has no ratio. */
 	assert_int_equal(
-		RUN("-o", "json", "--against", folder, "--rounds", "1", "--runs", "5", "malloc_async_steady_calls"), 0);
+		RUN("-o", "json", "--against", folder, "--rounds", "1", "--runs", "1", "range_offer_calls"), 0);
 	assert_non_null(strstr(read_text(tool.out), "\"older\": 0.0000, \"newer\": 0.0000, \"ratio\": null"));
 	/* There is no build. */
 	assert_int_equal(RUN("--against", "/nowhere", "shared_count"), 2);
