@@ -304,10 +304,10 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 
 /*
  * gpu_launch() - queue a kernel. `args` points to the kernel's struct, which is copied; `args_bytes` must be its size
- * (-EINVAL). Addresses in the struct are those of device memory or registered memory, and are not checked. On `host`,
- * the kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address
- * ends the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments,
- * computes the shape and calls gpu_launch().
+ * (-EINVAL). Addresses in the struct refer to device memory or registered memory, and are not checked. On `host`, the
+ * kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address ends
+ * the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments, computes
+ * the shape and calls gpu_launch().
  *
  * On `cuda`, the first launch from an image loads the image, so launch the kernel once before a graph is captured.
  * Returns -EOPNOTSUPP without GPU_CAP_KERNELS, or if the driver is too old for the images that nvcc compiled.

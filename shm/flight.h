@@ -40,7 +40,7 @@ enum {
 	FLIGHT_SAMPLING_LEAST = 256,
 };
 
-/* Values below FLIGHT_KINDS_FIRST are those of enum event_kind in agent/pages/event.h. A value is never reused. */
+/* Values below FLIGHT_KINDS_FIRST are values of enum event_kind in agent/pages/event.h. A value is never reused. */
 enum flight_kind {
 	FLIGHT_NONE,
 	FLIGHT_KINDS_FIRST = 64,

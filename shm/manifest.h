@@ -40,7 +40,7 @@ struct manifest_header {
 static_assert(sizeof(struct manifest_header) == 64, "shared layout");
 
 /*
- * Adjacent pages. `generation` is that of the first page's word at publication, when the publisher still owned the
+ * Adjacent pages. `generation` is copied from the first page's word at publication, when the publisher still owned the
  * page.
  */
 struct manifest_run {

@@ -52,7 +52,7 @@ struct module_start {
 	uint32_t pool; /* mover: index of its pool */
 	int parent;    /* pid of the keeper */
 	/*
-	 * 1: pools and held items are those of an earlier run of gpoold. Its sessions must end: the keeper holds their
+	 * 1: pools and held items are from an earlier run of gpoold. Its sessions must end: the keeper holds their
 	 * segments and pidfds, but not their connections (fds of -1). Their processes have mapped another pool segment,
 	 * of which this one is a copy. 0 after the first KEEP_READY.
 	 */

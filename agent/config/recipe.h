@@ -31,7 +31,7 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next);
 
-/* recipe_apply() - copy those values of `next` that can change without a restart; the other values of `now` stay. */
+/* recipe_apply() - copy the values of `next` that can change without a restart. */
 void recipe_apply(struct config *now, const struct config *next);
 
 #endif

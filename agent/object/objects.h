@@ -35,7 +35,7 @@ struct object {
 	struct tenant *tenant; /* tenant to which the pages are leased; NULL: it no longer exists */
 	bool in_order;         /* in the eviction order; the following fields are valid only in this case */
 	bool open;             /* a session has it open; if only pins keep it: it was pinned at the last check */
-	uint32_t stay_below;   /* number of followers that stay: open, or followed by an object that stays */
+	uint32_t stay_below;   /* number of followers that stay (objects_order.c) */
 	uint32_t touched_ms;   /* time of the last use, as of the last check */
 	struct evict_candidate candidate; /* as of the last scan in which the object was evictable */
 	uint64_t scanned;                 /* number of that scan; 0: none, or the object was used since */
@@ -84,8 +84,8 @@ void objects_holders(const struct pool *pool, evict_holder_found *found, void *c
 extern const struct evict_source objects_evict_source;
 /*
  * objects_thin() - evict pinnable objects above the pool's limit `pinnable_objects`, those with the lowest worth first.
- * Objects that a session pins, that the tenant rules protect, or that are `spared` (0: none) stay. Cost: a check of all
- * pins, if the limit is exceeded.
+ * Objects that a session pins or that the tenant rules protect, and the object `spared` (0: none), are not evicted.
+ * Cost: a check of all pins, if the limit is exceeded.
  */
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
 /*

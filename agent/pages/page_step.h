@@ -21,7 +21,7 @@
 enum page_step {
 	STEP_LEND,       /* lease a free page to a session */
 	STEP_MARK,       /* begin to check whether a page may be taken */
-	STEP_UNMARK,     /* end the check: the page stays */
+	STEP_UNMARK,     /* end the check: the page is not evicted */
 	STEP_MOVE,       /* begin to save or restore the content */
 	STEP_UNMOVE,     /* end the move: the page belongs to the session again */
 	STEP_SHARE,      /* publish the page as part of an object */

@@ -6,9 +6,9 @@
  *
  *   held      Its pages belong to this session and are in use. They have one block entry (BLOCK_RANGE, pinned once), so
  *             that tools and a restarted agent see it.
- *   offered   Its entry stays, without a pin. The content is kept until the agent needs the page.
- *   released  Its entry is that of a freed block (BLOCK_DYING), without a pin and without content. The agent takes the
- *             page when pages are needed, but not because of its age. Other threads of this process do not take it.
+ *   offered   Its block entry is kept, without a pin. The content is kept until the agent needs the page.
+ *   released  Its entry is marked as freed (BLOCK_DYING), without a pin and without content. The agent takes the page
+ *             when pages are needed, but not because of its age. Other threads of this process do not take it.
  *   idle      Its free bits are set. Any thread of this process may take it, and so may the agent, without a request.
  *             If it is still mapped, it is reclaimable.
  *

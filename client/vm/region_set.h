@@ -219,7 +219,7 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region);
 
 /*
  * region_put_free() - make a moving region free in a slot, with a new id. It is UNFENCED if `fence` is 0 and the slot
- * is that of a stream.
+ * belongs to a stream.
  */
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence);
 

@@ -79,9 +79,9 @@ enum residency_warm {
 };
 
 enum residency_action {
-	RESIDENCY_LOAD_WARM, /* load the adapter from its warm copy, which stays; then call residency_done() */
+	RESIDENCY_LOAD_WARM, /* load the adapter from its warm copy, which is kept; then call residency_done() */
 	RESIDENCY_LOAD_COLD, /* load the adapter from disk; then call residency_done() */
-	RESIDENCY_EVICT,     /* free its GPU memory; a warm copy stays */
+	RESIDENCY_EVICT,     /* free its GPU memory, but keep its warm copy, if any */
 	RESIDENCY_SAVE,      /* make a warm copy, then free its GPU memory; then call residency_done() */
 	RESIDENCY_COMPRESS,  /* make a warm copy and keep the GPU memory; then call residency_done() */
 	RESIDENCY_DROP,      /* free its warm copy */

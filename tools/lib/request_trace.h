@@ -1,7 +1,7 @@
 /*
  * request_trace.h - a trace of requests to one service: their arrivals, and their context and generated tokens.
  *
- * The format is that of the Azure LLM inference trace 2023: a header line, then
+ * The format is the one of the Azure LLM inference trace 2023: a header line, then
  * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file with another format is rejected; the error has its
  * name and line.
  */
