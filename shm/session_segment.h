@@ -39,7 +39,7 @@ enum {
  *   idle     its free bit is set
  *   block    the entry of the block's first page has the block's tag
  *   cached   in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may take it
- *   transit  a thread is moving it between two of these places; lasts nanoseconds, or until the process dies
+ *   transit  a thread moves it between two of these places, or to or from an object; usually lasts nanoseconds
  *
  * tag: sequence:48 (never repeated within a session) | attributes:16. 0: no block starts at this page.
  */
@@ -163,7 +163,7 @@ struct lease_request {
 	uint32_t need;  /* pages, at least 1 */
 	uint32_t extra; /* additional pages that are granted if possible; 0: none */
 	uint32_t flags;
-	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once */
+	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once, unless pages are being freed */
 	/* the answer */
 	int32_t error;
 	union {
@@ -198,7 +198,7 @@ static inline uint32_t lease_state_to(uint32_t word, enum lease_request_state st
 	return (word & ~(uint32_t)LEASE_STATE_MASK) | (uint32_t)state;
 }
 
-/* Counters of one thread. Only that thread writes them, with plain loads and relaxed stores. */
+/* Counters of one thread, which writes them with plain loads and relaxed stores. Several threads share the last slot. */
 struct thread_stats {
 	_Alignas(128) _Atomic uint64_t allocations;
 	_Atomic uint64_t frees;

@@ -26,7 +26,7 @@ enum page_step {
 	STEP_UNMOVE,     /* end the move: the page belongs to the session again */
 	STEP_SHARE,      /* publish the page as part of an object */
 	STEP_UNSHARE,    /* undo the publication */
-	STEP_QUARANTINE, /* the session has disconnected, but its process is still running */
+	STEP_QUARANTINE, /* the session has ended or disconnected, but its process may still use the page */
 	STEP_SET_ASIDE,  /* the session has ended, but the mover may still write to the page */
 	STEP_PUT_ASIDE,  /* transfer a free page to another trust domain */
 	STEP_TAKE_BACK,  /* the page becomes free */

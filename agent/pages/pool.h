@@ -150,7 +150,7 @@ void pool_set_aside(struct pool *pool, uint32_t page);
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
 /*
- * pool_quarantine_of() - quarantine all pages leased to a session that disconnected while its process is still running.
+ * pool_quarantine_of() - quarantine all pages leased to a session whose process may still use them.
  */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
 /* pool_take_back_of() - take back all pages leased to a session. Return: the number of pages. */

@@ -1,6 +1,6 @@
 """Weights that engines share: the model loader "gpool" (--load-format gpool).
 
-The first engine loads a model by another format, publishes its tensors in one immutable object, and uses the parameters
+The first engine loads a model by another format, publishes its tensors in one ephemeral object, and uses the parameters
 there. The next ones map the object. It is kept while an engine has it open, and afterwards until the memory is needed.
 An engine that sleeps does not have it open.
 
