@@ -2,8 +2,8 @@
  * pool.h - the state of an attached pool in its process. Internal to libgpool.
  *
  * struct gpool is stored in a separate mapping that the kernel clears in a forked child (MADV_WIPEONFORK), so `alive`
- * is 0 there. One load at the beginning of every public call therefore detects a child before any shared segment is
- * accessed.
+ * is 0 there. Public calls load it first, and so detect a child before they access a shared segment. Calls that only
+ * return a field return 0 in a child.
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()

@@ -85,7 +85,7 @@ struct gpool_options {
 	const char *directory;
 	const char *pool;     /* name of the pool; NULL: the first */
 	const char *name;     /* name of this process in tools, truncated to 63 bytes; NULL: the program's name */
-	const char *tenant;   /* NULL: the first tenant that this user may join */
+	const char *tenant;   /* NULL: the first tenant that names this user, else the first without users */
 	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: do not wait */
 	uint32_t magazine;    /* single free pages that each thread keeps, 1..64; 0: 16 */
 	uint64_t quota_bytes; /* maximum that this session may lease; 0: the tenant's limit */
@@ -135,7 +135,8 @@ GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **poo
  *
  * Waits for the work on the streams of this handle, unmaps all memory and notifies the agent. Published objects remain.
  *
- * Threads: no other thread may be in a call with this handle. Cost: one round trip to the agent, at most 2 seconds.
+ * Threads: no other thread may be in a call with this handle. Cost: the wait for the work, and one round trip to the
+ * agent, of at most 2 seconds.
  */
 GPOOL_API void gpool_close(struct gpool *pool);
 
