@@ -198,7 +198,7 @@ static inline uint32_t lease_state_to(uint32_t word, enum lease_request_state st
 	return (word & ~(uint32_t)LEASE_STATE_MASK) | (uint32_t)state;
 }
 
-/* Counters of one thread, written with plain loads and relaxed stores; those in the last slot are of several threads. */
+/* Counters of one thread, written with relaxed stores. The last slot is shared, and is changed by atomic additions. */
 struct thread_stats {
 	_Alignas(128) _Atomic uint64_t allocations;
 	_Atomic uint64_t frees;
