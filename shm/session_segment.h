@@ -241,7 +241,7 @@ struct session_answer {
 static_assert(sizeof(struct session_answer) == 512, "shared layout");
 
 struct session_header {
-	/* Written once by the agent, which never reads it back. The worker checks it. */
+	/* Written once by the agent. The worker checks it, and the next agent checks the first three fields. */
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t header_bytes;
@@ -300,7 +300,7 @@ int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t se
 	struct session_segment *segment, int *fd);
 
 /*
- * session_segment_open() - map a received memfd: writable for the worker, read-only for tools.
+ * session_segment_open() - map a received memfd: writable for the worker and the next agent, read-only for tools.
  *
  * Return: 0, -EPROTO, -EPERM (not sealed), -EBADMSG (wrong size or page count), -ENOMEM.
  */
