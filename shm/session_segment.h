@@ -257,7 +257,7 @@ struct session_header {
 	/* Written by the agent. */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	/* raised for each evicted block with content, after its pages are free, and at each start of an agent */
+	/* raised when a block is evicted without a save, after its pages are free, and at each start of an agent */
 	_Atomic uint32_t evictions;
 };
 

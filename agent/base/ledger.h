@@ -79,7 +79,7 @@ struct ledger_session {
 	uint32_t uid;
 	uint32_t quota; /* pages */
 	_Atomic uint32_t limit;
-	uint32_t domain;      /* trust domain: index in ledger_header.domains plus 1; 0: the pool has only one */
+	uint32_t domain;      /* trust domain: index in ledger_header.domains plus 1; 0: no separate domains */
 	uint64_t attached_ms; /* CLOCK_MONOTONIC, the same for all agents since boot */
 	uint8_t token[16];
 	char name[POOL_NAME_BYTES];
