@@ -66,7 +66,7 @@ enum ledger_session_state {
 	LEDGER_SESSION_ADMITTING, /* being created; not visible to any other process */
 	LEDGER_SESSION_SENDING,   /* complete; the reply may have been sent */
 	LEDGER_SESSION_LIVE,
-	LEDGER_SESSION_CLOSED, /* disconnected, but the process is still running */
+	LEDGER_SESSION_CLOSED, /* disconnected or dead, but the process may still use its pages */
 	LEDGER_SESSION_ENDING, /* its pages are being freed */
 };
 enum { LEDGER_ANSWER_BYTES = 368 };

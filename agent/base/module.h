@@ -6,7 +6,8 @@
  *
  * The keeper accepts a module of any version whose layouts (layout.h) equal its own: the layout of shared memory
  * (POOL_LAYOUT_VERSION), and that of the structs and functions in this file (MODULE_ABI). Structs that begin with their
- * size may have more fields at the end. The keeper refuses a module with any other difference.
+ * size may have more fields at the end, and either side may have additional messages. The keeper refuses a module with
+ * any other difference.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H
