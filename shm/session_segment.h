@@ -25,7 +25,7 @@
 enum {
 	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so a fence of 0 means "no fence" */
 	SESSION_REQUESTS = 64,   /* maximum number of lease requests in progress; one bit each in requests_pending */
-	SESSION_STAT_SLOTS = 64, /* threads with their own counters; all further threads share the last slot */
+	SESSION_STAT_SLOTS = 64, /* threads have their own counters; all further threads share the last slot */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
 	/* number of joint fences: far more than the pairs of streams with unfinished work */

@@ -4,8 +4,8 @@
  *
  * The entry of the head has BLOCK_SCATTERED and `next`; the entry of each further extent has BLOCK_EXTENT. The pin and
  * the fence of the head apply to all extents. The agent does not notify this process when it evicts such a block. Its
- * range stays mapped until a sweep, which runs when a block is scattered at the same page, or when the number of ranges
- * has doubled since the last sweep.
+ * range remains mapped until another block is scattered at the same page, or until a sweep: when the number of ranges
+ * has doubled since the last sweep, and before handles are unmapped for another trust domain or for sleep.
  */
 #ifndef GPOOL_CLIENT_STITCH_H
 #define GPOOL_CLIENT_STITCH_H
