@@ -57,10 +57,9 @@ GPOOL_API const char *gpool_last_error(int error);
  * @argument: passed to check
  *
  * A signal alone does not end a wait. Programs that handle signals outside the signal handler, such as interpreters,
- * can set a check instead. These calls run the check while they wait: gpool_open() while it waits for an agent, calls
- * that wait for pages or for spilled content, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(),
- * gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer().
- * A call that returns -EINTR leaves the same state as a call whose timeout has expired.
+ * can set a check instead. Calls whose list of errors contains -EINTR run the check while they wait: for an agent, for
+ * pages or spilled content, for a role, an event, a fence or an adapter. A call that returns -EINTR leaves the same
+ * state as a call whose timeout has expired.
  *
  * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
  * thread starts the loads of adapters instead of this thread.
