@@ -24,8 +24,8 @@
  *    RESIDENT
  *
  * load_state.c lists all transitions. load_set_state() is the only function that changes the state. It checks the
- * transition, and keeps the lists and counts that depend on the state. All functions are called under the lock of
- * struct gpool_lora.
+ * transition, and keeps the lists and counts that depend on the state. It is called under the lock of struct
+ * gpool_lora.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_STATE_H
 #define GPOOL_CLIENT_LORA_LOAD_STATE_H
