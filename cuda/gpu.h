@@ -3,8 +3,8 @@
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
  * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below,
- * which count every call and can inject a failure into the n-th call of a kind, and not the table, except for its name
- * and for queries of devices that are not open.
+ * which count the calls of each kind (enum gpu_call) and can inject a failure into the n-th one, and not the table,
+ * except for its name and for queries of devices that are not open.
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
@@ -12,9 +12,10 @@
  * back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's description of this thread's
  * last failure.
  *
- * Device failure: queued work that accesses an address without a mapping, or another serious error, ends the context of
- * the process. Work that is queued, also on other streams, is then never executed, so timeline words do not change any
- * more, and almost all calls return an error. Only gpu_stream_query() distinguishes this from the failure of one call.
+ * Device failure (`cuda`, and `host` with GPOOL_HOST_FAULTS=sticky): queued work that accesses an address without a
+ * mapping, or another serious error, ends the context of the process. Work that is queued, also on other streams, is
+ * then never executed, so timeline words do not change any more, and almost all calls return an error. Only
+ * gpu_stream_query() distinguishes this from the failure of one call.
  *
  * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after
  * fork(); the child must open the device itself.
@@ -297,8 +298,8 @@ int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 /*
  * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory
  * (-EINVAL; `cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
- * executed, the next sync returns -EFAULT; on `cuda`, this ends the context. gpu_fill() writes the 32-bit `value`; its
- * address and size are multiples of 4. A size of 0 queues nothing.
+ * executed, the next sync returns -EFAULT, and a device failure may follow (see above). gpu_fill() writes the 32-bit
+ * `value`; its address and size are multiples of 4. A size of 0 queues nothing.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
