@@ -49,8 +49,8 @@ void trace_free(struct trace *trace);
 int trace_name(const char *path, char name[TRACE_NAME_BYTES]);
 
 /*
- * trace_cut() - truncate several traces together: keep the requests within duration_us of the first request, and of
- * these the first `limit` in order of arrival. A limit of 0 means no limit.
+ * trace_cut() - truncate up to 8 traces together: keep the requests within duration_us of the first request, and of
+ * these the first `limit` in order of arrival. A duration or a limit of 0 means no limit.
  */
 void trace_cut(struct trace *traces, size_t count, uint64_t duration_us, uint64_t limit);
 
