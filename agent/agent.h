@@ -1,6 +1,6 @@
 /*
- * agent.h - the policy process and only writer of the pool segments. It has one thread, one event loop, no locks and no
- * CUDA context.
+ * agent.h - the policy process. After the keeper has created the pool segments, only the agent writes them. It has one
+ * thread, one event loop, no locks and no CUDA context.
  *
  * agent_run() is called in a child of the keeper, which was forked without exec and so inherits the writable mappings
  * of the sealed pool segments. All input of the child is in struct module_start; a restarted agent starts in the same

@@ -2,8 +2,9 @@
  * gpu.h - the table of a back end: all GPU functions that gpool uses.
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
- * driver's rules). A back end is selected by name, never as a silent fallback. Callers do not use the table itself, but
- * the gpu_*() functions below, which count every call and can inject a failure into the n-th call of a kind.
+ * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below,
+ * which count the calls of each kind (enum gpu_call) and can inject a failure into the n-th one, and not the table,
+ * except for its name and for queries of devices that are not open.
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
@@ -11,9 +12,10 @@
  * back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's description of this thread's
  * last failure.
  *
- * Device failure: queued work that accesses an address without a mapping, or another serious error, ends the context of
- * the process. Work that is queued, also on other streams, is then never executed, so timeline words do not change any
- * more, and almost all calls return an error. Only gpu_stream_query() distinguishes this from the failure of one call.
+ * Device failure (`cuda`, and `host` with GPOOL_HOST_FAULTS=sticky): queued work that accesses an address without a
+ * mapping, or another serious error, ends the context of the process. Work that is queued, also on other streams, is
+ * then never executed, so timeline words do not change any more, and almost all calls return an error. Only
+ * gpu_stream_query() distinguishes this from the failure of one call.
  *
  * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after
  * fork(); the child must open the device itself.
@@ -296,18 +298,18 @@ int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 /*
  * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory
  * (-EINVAL; `cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
- * executed, the next sync returns -EFAULT; on `cuda`, this ends the context. gpu_fill() writes the 32-bit `value`; its
- * address and size are multiples of 4. A size of 0 queues nothing.
+ * executed, the next sync returns -EFAULT, and a device failure may follow (see above). gpu_fill() writes the 32-bit
+ * `value`; its address and size are multiples of 4. A size of 0 queues nothing.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
  * gpu_launch() - queue a kernel. `args` points to the kernel's struct, which is copied; `args_bytes` must be its size
- * (-EINVAL). Addresses in the struct are those of device memory or registered memory, and are not checked. On `host`,
- * the kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address
- * ends the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments,
- * computes the shape and calls gpu_launch().
+ * (-EINVAL). Addresses in the struct refer to device memory or registered memory, and are not checked. On `host`, the
+ * kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address ends
+ * the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments, computes
+ * the shape and calls gpu_launch().
  *
  * On `cuda`, the first launch from an image loads the image, so launch the kernel once before a graph is captured.
  * Returns -EOPNOTSUPP without GPU_CAP_KERNELS, or if the driver is too old for the images that nvcc compiled.

@@ -5,6 +5,7 @@
  *   gpu_cuda_memory.c  physical memory and address ranges
  *   gpu_cuda_stream.c  streams, events, registered host memory, timelines
  *   gpu_cuda_kernel.c  kernels: loading their images, launching
+ *   gpu_cuda_pool.c    the driver's stream-ordered pool
  *   gpu_cuda_nvml.c    free memory, without a context
  *   gpu_cuda_none.c    replaces all of these if the toolkit's headers were missing at build time
  *

@@ -132,8 +132,9 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
 }
 
 /*
- * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process. Return: 0, or -ENODEV
- * if this fails, or if the driver was loaded before this process was forked.
+ * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process. Return: 0; -ENODEV (no
+ * library), -EOPNOTSUPP (too old), or the error of cuInit(); -ENODEV if the driver was loaded before this process was
+ * forked.
  */
 int cuda_driver_load(const struct cuda_driver **driver);
 /* gpu_errno() - convert a CUresult to a negative errno. */

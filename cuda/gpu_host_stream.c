@@ -3,10 +3,10 @@
  *
  * When an operation is queued, the checks of a driver are made (an address must be reserved or registered), and its
  * addresses are marked as used. When it is executed, the checks of the hardware are made in this back end's tables (an
- * address must be mapped with access). An invalid operation therefore causes an error at the next sync and never a
- * signal. After an error, the stream continues with the next operation, so that tests can continue; a GPU would end the
- * whole context. With GPOOL_HOST_FAULTS=sticky, a fault drops all queued operations of the device, and further calls
- * return its error.
+ * address must be mapped with access). An invalid operation therefore causes an error at the next sync and not a
+ * signal. Only the addresses of kernels are neither checked nor marked. After an error, the stream continues with the
+ * next operation, so that tests can continue; a GPU would end the whole context. With GPOOL_HOST_FAULTS=sticky, a fault
+ * drops all queued operations of the device, and further calls return its error.
  *
  * The event or timeline for which a stream waits may depend on another process, which cannot wake this one. After a
  * short spin, the thread therefore sleeps in increasing steps of at most wait_step_max_ns. Operations of this process

@@ -1,5 +1,6 @@
 /*
- * checksum.h - XXH3 checksums (64 bits) of pages and other large buffers, with the vector instructions of this CPU.
+ * checksum.h - XXH3 checksums (64 bits) of pages and other large buffers, on x86-64 with the vector instructions of
+ * this CPU.
  *
  * The plain functions of libxxhash use only the vector instructions that every x86-64 CPU has, and reach 4.5 GB/s. The
  * functions that are selected for the CPU reach 57 to 87 GB/s [measured].

@@ -7,7 +7,7 @@
  *   the pool segment, "events"       the events that the agent published, with their texts; covers a long time, because
  *                                    events are rare
  * The oldest record is overwritten. Recording never waits, and no decision depends on the contents of a ring. The
- * agent's rings exist until the keeper ends.
+ * agent's rings exist until the keeper ends, or longer with keep_over_restart.
  *
  *   head | struct flight_record[count] | char[count][FLIGHT_TEXT_BYTES], in a ring with texts
  *
@@ -40,7 +40,7 @@ enum {
 	FLIGHT_SAMPLING_LEAST = 256,
 };
 
-/* Values below FLIGHT_KINDS_FIRST are those of enum event_kind in agent/pages/event.h. A value is never reused. */
+/* Values below FLIGHT_KINDS_FIRST are values of enum event_kind in agent/pages/event.h. A value is never reused. */
 enum flight_kind {
 	FLIGHT_NONE,
 	FLIGHT_KINDS_FIRST = 64,
@@ -135,7 +135,8 @@ uint32_t flight_used(const struct flight_ring *ring);
  * flight_read() - read one record of a ring that may be written at the same time. now_ns is flight_now(), or the time
  * at which the ring was copied.
  * Return: 0, with the text in text[FLIGHT_TEXT_BYTES] (may be NULL), terminated by NUL but otherwise unchecked; -ENOENT
- * (empty, or being written); -EBADMSG (invalid number or kind, a time in the future, a duration of more than a day).
+ * (empty, or being written); -EBADMSG (invalid number, kind or session, a time in the future, a duration of more than a
+ * day).
  */
 int flight_read(
 	const struct flight_ring *ring, uint32_t place, uint64_t now_ns, struct flight_entry *entry, char *text);

@@ -15,7 +15,9 @@
 /* lease_put() - set the bits of pages [first, first + count), which become idle. Memory order: release. */
 void lease_put(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 
-/* lease_take() - clear the bits of exactly this run. If one of them was clear, change nothing and return false. */
+/*
+ * lease_take() - clear the bits of exactly this run. If one of them was clear, set the others again and return false.
+ */
 bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 
 /*

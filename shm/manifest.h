@@ -6,7 +6,7 @@
  *   entries struct manifest_entry[entries] | data
  *
  * The part from `sizes` on is the layout. It does not depend on the pages used, so two versions with equal sizes and
- * metadata have the same layout hash. A manifest has exactly one encoding: entries ascend by key, keys and values are
+ * metadata have the same layout hash. A layout has exactly one encoding: entries ascend by key, keys and values are
  * stored in data without gaps, and unused bytes are zero.
  *
  * A reader must treat every field as untrusted until manifest_open() has accepted the manifest. The seals prevent later
@@ -40,7 +40,7 @@ struct manifest_header {
 static_assert(sizeof(struct manifest_header) == 64, "shared layout");
 
 /*
- * Adjacent pages. `generation` is that of the first page's word at publication, when the publisher still owned the
+ * Adjacent pages. `generation` is copied from the first page's word at publication, when the publisher still owned the
  * page.
  */
 struct manifest_run {

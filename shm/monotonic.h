@@ -1,5 +1,5 @@
 /*
- * monotonic.h - CLOCK_MONOTONIC in nanoseconds. It is the same for all processes of a machine.
+ * monotonic.h - CLOCK_MONOTONIC in nanoseconds. It is the same for all processes of a time namespace.
  */
 #ifndef GPOOL_SHM_MONOTONIC_H
 #define GPOOL_SHM_MONOTONIC_H

@@ -3,7 +3,7 @@
  *
  * Every trust domain has its own names: the same name in two domains refers to two objects. names[] of the pool segment
  * contains the number of the first record of each hash chain, or 0; each record contains the number of the next one.
- * Versions are in a chain while they are CURRENT or OLD, the latest version first.
+ * Versions are in a chain while they are CURRENT, LEAVING or OLD, the latest version first.
  *
  * Writer: the agent. Readers: every worker, without a lock. While the agent changes a chain, or after it died, a reader
  * may miss a version or find a record with another name. A reader must therefore check every record, and must not

@@ -17,8 +17,7 @@ enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PA
 /*
  * The demand for a leased page, as claimed by its session. An unsignaled fence does not change it.
  *
- *   NEEDED   pinned, prepared or held by a thread, or the session has ended but its process is still running: the agent
- *            does not take the page
+ *   NEEDED   pinned, prepared or held by a thread, or QUARANTINED: the agent does not take the page
  *   OFFERED  in an unpinned block: the content is kept until the page is needed elsewhere
  *   IDLE     without content: the agent takes it before any page with content
  */
@@ -49,7 +48,7 @@ struct page_uses {
 
 /*
  * page_map_fill() - fill in facts[page_count]. A claim to a page whose page word names another session is ignored.
- * Cost: one pass over the pages, independent of the number of sessions.
+ * Cost: three passes over the pages, independent of the number of sessions.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts);

@@ -14,7 +14,7 @@
 enum page_state {
 	PAGE_FREE,   /* not leased */
 	PAGE_LEASED, /* leased to its owner */
-	PAGE_SHARED, /* part of a named object; any permitted session may pin it */
+	PAGE_SHARED, /* part of a named object; any permitted session may open it */
 	/*
 	 * the agent is checking whether the page can be evicted, which takes less than 1 us unless the agent is
 	 * preempted
@@ -22,7 +22,8 @@ enum page_state {
 	PAGE_EVICTING,
 	PAGE_MOVING, /* its content is being moved; pins wait */
 	/*
-	 * the owner has ended but its process is still running; without an owner: in transfer to another trust domain
+	 * the owner has ended or disconnected, but its process may still use the page; without an owner: in transfer to
+	 * another trust domain
 	 */
 	PAGE_QUARANTINED,
 	PAGE_RESERVED, /* free; for critical requests only */

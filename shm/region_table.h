@@ -37,7 +37,7 @@ enum region_row_state {
 	REGION_ROW_NONE,
 	REGION_ROW_ALLOCATED,
 	REGION_ROW_FREE,          /* mapped; can be allocated again by gpool_malloc_async() */
-	REGION_ROW_PENDING_UNMAP, /* still mapped, but its pages have also been mapped elsewhere */
+	REGION_ROW_PENDING_UNMAP, /* still mapped, but its pages were mapped elsewhere or taken by the agent */
 	REGION_ROW_HOLE,          /* nothing is mapped */
 	REGION_ROW_STATES
 };

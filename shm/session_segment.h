@@ -25,7 +25,7 @@
 enum {
 	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so a fence of 0 means "no fence" */
 	SESSION_REQUESTS = 64,   /* maximum number of lease requests in progress; one bit each in requests_pending */
-	SESSION_STAT_SLOTS = 64, /* threads with their own counters; all further threads share the last slot */
+	SESSION_STAT_SLOTS = 64, /* threads have their own counters; all further threads share the last slot */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
 	/* number of joint fences: far more than the pairs of streams with unfinished work */
@@ -39,7 +39,7 @@ enum {
  *   idle     its free bit is set
  *   block    the entry of the block's first page has the block's tag
  *   cached   in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may take it
- *   transit  a thread is moving it between two of these places; lasts nanoseconds, or until the process dies
+ *   transit  a thread moves it between two of these places, or to or from an object; usually lasts nanoseconds
  *
  * tag: sequence:48 (never repeated within a session) | attributes:16. 0: no block starts at this page.
  */
@@ -163,7 +163,7 @@ struct lease_request {
 	uint32_t need;  /* pages, at least 1 */
 	uint32_t extra; /* additional pages that are granted if possible; 0: none */
 	uint32_t flags;
-	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once */
+	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once, unless pages are being freed */
 	/* the answer */
 	int32_t error;
 	union {
@@ -198,7 +198,7 @@ static inline uint32_t lease_state_to(uint32_t word, enum lease_request_state st
 	return (word & ~(uint32_t)LEASE_STATE_MASK) | (uint32_t)state;
 }
 
-/* Counters of one thread. Only that thread writes them, with plain loads and relaxed stores. */
+/* Counters of one thread, written with relaxed stores. The last slot is shared, and is changed by atomic additions. */
 struct thread_stats {
 	_Alignas(128) _Atomic uint64_t allocations;
 	_Atomic uint64_t frees;
@@ -241,7 +241,7 @@ struct session_answer {
 static_assert(sizeof(struct session_answer) == 512, "shared layout");
 
 struct session_header {
-	/* Written once by the agent, which never reads it back. The worker checks it. */
+	/* Written once by the agent. The worker checks it, and the next agent checks the first three fields. */
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t header_bytes;
@@ -257,7 +257,7 @@ struct session_header {
 	/* Written by the agent. */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	/* raised for each evicted block with content, after its pages are free, and at each start of an agent */
+	/* raised when a block is evicted without a save, after its pages are free, and at each start of an agent */
 	_Atomic uint32_t evictions;
 };
 
@@ -300,7 +300,7 @@ int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t se
 	struct session_segment *segment, int *fd);
 
 /*
- * session_segment_open() - map a received memfd: writable for the worker, read-only for tools.
+ * session_segment_open() - map a received memfd: writable for the worker and the next agent, read-only for tools.
  *
  * Return: 0, -EPROTO, -EPERM (not sealed), -EBADMSG (wrong size or page count), -ENOMEM.
  */

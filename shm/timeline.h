@@ -2,9 +2,10 @@
  * timeline.h - completion of GPU work as a number in shared memory.
  *
  * Each stream slot of a session contains the sequence number of the last finished work of its stream. The GPU, or the
- * stream of the back end `host`, writes it after the work. A fence consists of a slot and a number; it is signaled when
- * the slot contains at least that number. Any process that maps the segment can check a fence with a plain load,
- * without a GPU context.
+ * stream of the back end `host`, writes it after the work; the process itself writes the slots of host-signaled
+ * timelines and imported fences. A fence consists of a slot and a number; it is signaled when the slot contains at
+ * least that number. A joint fence (struct fence_join) is signaled when all its members are. Any process that maps the
+ * segment can check a fence with a plain load, without a GPU context.
  */
 #ifndef GPOOL_SHM_TIMELINE_H
 #define GPOOL_SHM_TIMELINE_H

@@ -66,7 +66,7 @@ enum ledger_session_state {
 	LEDGER_SESSION_ADMITTING, /* being created; not visible to any other process */
 	LEDGER_SESSION_SENDING,   /* complete; the reply may have been sent */
 	LEDGER_SESSION_LIVE,
-	LEDGER_SESSION_CLOSED, /* disconnected, but the process is still running */
+	LEDGER_SESSION_CLOSED, /* disconnected or dead, but the process may still use its pages */
 	LEDGER_SESSION_ENDING, /* its pages are being freed */
 };
 enum { LEDGER_ANSWER_BYTES = 368 };
@@ -79,7 +79,7 @@ struct ledger_session {
 	uint32_t uid;
 	uint32_t quota; /* pages */
 	_Atomic uint32_t limit;
-	uint32_t domain;      /* trust domain: index in ledger_header.domains plus 1; 0: the pool has only one */
+	uint32_t domain;      /* trust domain: index in ledger_header.domains plus 1; 0: no separate domains */
 	uint64_t attached_ms; /* CLOCK_MONOTONIC, the same for all agents since boot */
 	uint8_t token[16];
 	char name[POOL_NAME_BYTES];

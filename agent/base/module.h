@@ -6,7 +6,8 @@
  *
  * The keeper accepts a module of any version whose layouts (layout.h) equal its own: the layout of shared memory
  * (POOL_LAYOUT_VERSION), and that of the structs and functions in this file (MODULE_ABI). Structs that begin with their
- * size may have more fields at the end. The keeper refuses a module with any other difference.
+ * size may have more fields at the end, and either side may have additional messages. The keeper refuses a module with
+ * any other difference.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H
@@ -52,7 +53,7 @@ struct module_start {
 	uint32_t pool; /* mover: index of its pool */
 	int parent;    /* pid of the keeper */
 	/*
-	 * 1: pools and held items are those of an earlier run of gpoold. Its sessions must end: the keeper holds their
+	 * 1: pools and held items are from an earlier run of gpoold. Its sessions must end: the keeper holds their
 	 * segments and pidfds, but not their connections (fds of -1). Their processes have mapped another pool segment,
 	 * of which this one is a copy. 0 after the first KEEP_READY.
 	 */

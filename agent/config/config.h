@@ -162,8 +162,8 @@ struct config_error {
 
 /*
  * config_load() - read `path`, then each *.conf in the directory `path`.d, in the order of their names. A later value
- * replaces an earlier one; lists of pools and tenants are joined.
- * Return: 0, or a negative errno with error->text set: -ENOENT, -EACCES, -EINVAL.
+ * replaces an earlier one; lists of pools and tenants are joined. Return: 0, or a negative errno with error->text set:
+ * -EINVAL, -EACCES (writable by all users), or an error of the files.
  */
 int config_load(const char *path, struct config *config, struct config_error *error);
 

@@ -26,12 +26,12 @@ struct recipe {
 int recipe_load(const struct recipe *recipe, struct config *config, struct config_error *error);
 
 /*
- * recipe_tenants_follow() - return true if the tenants of `next` begin with those of `now`. A reload requires this
- * while sessions exist.
+ * recipe_tenants_follow() - return true if the tenants of `next` begin with those of `now`, in the same trust domains,
+ * and a second domain is not added. Otherwise a reload keeps the tenants.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next);
 
-/* recipe_apply() - copy those values of `next` that can change without a restart; the other values of `now` stay. */
+/* recipe_apply() - copy the values of `next` that can change without a restart. */
 void recipe_apply(struct config *now, const struct config *next);
 
 #endif

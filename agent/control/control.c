@@ -320,7 +320,10 @@ void control_recover(struct pool *pool)
 	struct exchange x = {.agent = pool->agent, .reply = reply, .sequence = verb->sequence};
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
-	/* Only evict requests are not idempotent. The others are executed again if they are repeated. */
+	/*
+	 * Answer an interrupted evict request. A repetition may execute the others again: they are idempotent, except
+	 * that a repeated removal of a role may report that the role does not exist.
+	 */
 	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];

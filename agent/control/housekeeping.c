@@ -26,7 +26,7 @@ enum {
 
 /*
  * When utilization reaches the start watermark, evict until it is down to the stop watermark. Offered pages of ranges
- * and KV caches do not count as used and are not evicted here, but only when a request needs them.
+ * and KV caches do not count as used and are not evicted here.
  */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {

@@ -54,7 +54,10 @@ struct keep_message {
 	char text[KEEP_TEXT_BYTES];
 };
 
-/* An item that the keeper holds. Each new agent or mover inherits the list of all items. */
+/*
+ * An item that the keeper holds. A new agent inherits all items, and a mover the handles and tiers of its pool and the
+ * configuration.
+ */
 struct held {
 	uint32_t kind, pool, id;
 	uint32_t fd_count;

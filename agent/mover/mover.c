@@ -128,7 +128,7 @@ static void pending_remove(struct mover *mover, uint32_t slot)
 }
 
 /*
- * Add new jobs to `pending`. Unknown TAKEN slots exist only at the start of a mover; they are those of its predecessor.
+ * Add new jobs to `pending`. Unknown TAKEN slots exist only at the start of a mover: its predecessor took them.
  */
 static void ring_scan(struct mover *mover)
 {

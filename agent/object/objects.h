@@ -7,7 +7,7 @@
  *                                                                   then the last reader closed this one
  *                                 -> DELETED -> ENDING -> NONE      the name was deleted, then as above
  *                                 -> ENDING -> NONE                 likewise without readers; or evicted
- *                                 -> LEAVING -> CURRENT or ENDING   OBJECT_PINNABLE: check for pins
+ *                                 -> LEAVING -> CURRENT or ENDING   kept by pins only: check for pins
  *
  * A name refers to its CURRENT record with the highest version. Therefore a single store, PUBLISHING -> CURRENT,
  * publishes a version; the previous record becomes OLD afterwards.
@@ -35,7 +35,7 @@ struct object {
 	struct tenant *tenant; /* tenant to which the pages are leased; NULL: it no longer exists */
 	bool in_order;         /* in the eviction order; the following fields are valid only in this case */
 	bool open;             /* a session has it open; if only pins keep it: it was pinned at the last check */
-	uint32_t stay_below;   /* number of followers that stay: open, or followed by an object that stays */
+	uint32_t stay_below;   /* number of followers that stay (objects_order.c) */
 	uint32_t touched_ms;   /* time of the last use, as of the last check */
 	struct evict_candidate candidate; /* as of the last scan in which the object was evictable */
 	uint64_t scanned;                 /* number of that scan; 0: none, or the object was used since */
@@ -70,22 +70,22 @@ extern const struct session_part objects_session_part;
 void objects_tick(struct pool *pool);
 void objects_session_end(struct session *session);
 /*
- * object_holders() - call `found` for each session that pins a pinnable object, or has left an unsignaled fence there
- * (pins: 0). objects_holders() - likewise for all pinnable objects. Cost: a check of each reader.
+ * object_holders() - call `found` for each session that pins an object that only pins keep, or has left an unsignaled
+ * fence there (pins: 0). objects_holders() - likewise for all such objects. Cost: a check of each reader.
  */
 void object_holders(const struct pool *pool, uint32_t number, evict_holder_found *found, void *context);
 void objects_holders(const struct pool *pool, evict_holder_found *found, void *context);
 
 /*
- * The objects of a pool for eviction (struct evict_source): ephemeral ones that no session has open, and pinnable ones
- * that no session pins. objects_order.c determines the next object of each kind; the one with the lower score is
- * evicted first.
+ * The objects of a pool for eviction (struct evict_source): ephemeral ones that no session has open (with
+ * OBJECT_BY_PINS: pins), and pinnable ones that no session pins. objects_order.c determines the next object of each
+ * kind; the one with the lower score is evicted first.
  */
 extern const struct evict_source objects_evict_source;
 /*
  * objects_thin() - evict pinnable objects above the pool's limit `pinnable_objects`, those with the lowest worth first.
- * Objects that a session pins, that the tenant rules protect, or that are `spared` (0: none) stay. Cost: a check of all
- * pins, if the limit is exceeded.
+ * Objects that a session pins or that the tenant rules protect, and the object `spared` (0: none), are not evicted.
+ * Cost: a check of all pins, if the limit is exceeded.
  */
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
 /*

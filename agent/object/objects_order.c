@@ -9,7 +9,7 @@
  * Invariants:
  *   an object is in the order if and only if it is CURRENT or LEAVING, and ephemeral or pinnable
  *   it is open if and only if it has a reader or, if only pins keep it, a session pinned it at the last check
- *   it stays while it is open, or while an object that follows it stays; stay_below counts the latter
+ *   it stays (is not evictable) while it is open, or while an object that follows it stays; stay_below counts these
  *   idle_pages (of each tenant, and of objects without a tenant) are the pages of objects in the order that do not stay
  */
 #include "agent/object/objects.h"

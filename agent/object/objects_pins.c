@@ -3,8 +3,8 @@
  *
  * A reader's pin is stored in its own segment at the object's first page, as for its own blocks. Its fence is stored in
  * the block entry of that page, and its pin count in the entry's owner id. Pins of sessions that do not have the object
- * open are ignored. The protocol is that of shm/pins.h, with the state of the record instead of the page word: LEAVING
- * is stored first, then the pins are read.
+ * open are ignored. shm/pins.h describes the protocol (object_pin_try()): LEAVING is stored in the record first, then
+ * the pins are read.
  */
 #include "agent/object/objects.h"
 

@@ -1,6 +1,6 @@
 /*
- * event.h - publish events through the front. The agent never waits for subscribers. While it has no front, events are
- * lost.
+ * event.h - publish events through the front. The agent never waits for subscribers: they miss events while it has no
+ * front or the front's socket is full. The flight recorder contains all events.
  */
 #ifndef GPOOL_AGENT_EVENT_H
 #define GPOOL_AGENT_EVENT_H

@@ -34,7 +34,7 @@ struct evict_candidate {
 	float cost;       /* reload cost per byte, relative to reading from a disk; 1 for a block */
 	uint8_t usage;
 	uint8_t priority;
-	bool cached; /* without content: in a thread's magazine, or freed with an unsignaled fence */
+	bool cached; /* without content: in a thread's magazine, or freed and not collected yet */
 	float score; /* the lowest is evicted first; if equal: lower priority, then longer idle time */
 };
 
@@ -208,7 +208,7 @@ void evict_queue_drop(struct pool *pool);
  * @only:          evict only this session's blocks, and no objects; NULL: no restriction
  * @own_last:      evict no content of this session, nor content that follows it in the order; NULL: no restriction
  * @within:        evict only pages leased to for_tenant, which is at its limit
- * @cached_only:   evict only pages in magazines, which have no content
+ * @cached_only:   evict only pages without content: in magazines, and of freed blocks
  * @whole:         evict `pages` or nothing, so that no content is lost for a request that would fail
  * @by_operator:   also evict content within a tenant's minimum
  * @spare_offered: do not evict offered pages of ranges and KV caches, and shared prefixes

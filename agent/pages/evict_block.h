@@ -8,7 +8,8 @@
 #include "agent/pages/session_state.h"
 
 /*
- * Return true for a run in a thread's magazine, and for a freed block whose fence is not signaled. Neither has content.
+ * Return true for a run in a thread's magazine, and for a freed block that its process has not collected yet. Neither
+ * has content.
  */
 static inline bool evict_tag_is_free(uint64_t tag)
 {

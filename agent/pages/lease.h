@@ -39,13 +39,13 @@ void lease_initial(struct session *session, uint32_t pages);
 
 /*
  * lease_reclaim() - take back at most `most` idle pages of a session, without an action of the worker. Return the
- * number of pages.
+ * number of pages; 0 unless the session is LIVE.
  */
 uint32_t lease_reclaim(struct session *session, uint32_t most);
 
 /*
  * lease_reclaim_guaranteed() - take back the idle pages that tenants with a guaranteed minimum lease above it.
- * Afterwards, all pages of such a tenant above its minimum have content and may be evicted.
+ * Afterwards, such a tenant leases no idle pages above its minimum.
  */
 void lease_reclaim_guaranteed(struct pool *pool);
 

@@ -21,12 +21,12 @@
 enum page_step {
 	STEP_LEND,       /* lease a free page to a session */
 	STEP_MARK,       /* begin to check whether a page may be taken */
-	STEP_UNMARK,     /* end the check: the page stays */
+	STEP_UNMARK,     /* end the check: the page is not evicted */
 	STEP_MOVE,       /* begin to save or restore the content */
 	STEP_UNMOVE,     /* end the move: the page belongs to the session again */
 	STEP_SHARE,      /* publish the page as part of an object */
 	STEP_UNSHARE,    /* undo the publication */
-	STEP_QUARANTINE, /* the session has disconnected, but its process is still running */
+	STEP_QUARANTINE, /* the session has ended or disconnected, but its process may still use the page */
 	STEP_SET_ASIDE,  /* the session has ended, but the mover may still write to the page */
 	STEP_PUT_ASIDE,  /* transfer a free page to another trust domain */
 	STEP_TAKE_BACK,  /* the page becomes free */

@@ -18,9 +18,9 @@ struct tenant {
 	const struct config_tenant *config; /* points into agent->config */
 	uint32_t minimum, limit;            /* in pages, as configured or as set by poolctl */
 	uint32_t leased;
-	uint32_t domain; /* trust domain; 0: the pool has only one */
+	uint32_t domain; /* trust domain; 0: the pool does not separate domains */
 	uint32_t saving; /* leased pages that are being spilled */
-	/* pages of evictable objects: ephemeral objects that are not open, and pinnable objects without pins */
+	/* pages of its evictable objects, see agent/object/objects_order.c */
 	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
@@ -45,7 +45,7 @@ struct pool {
 	struct physical physical;
 	struct free_runs free;     /* pages [0, reserved_first) */
 	struct free_runs reserved; /* other free pages, for critical requests */
-	struct trust *trust;       /* free pages of each trust domain; NULL: the pool has only one domain */
+	struct trust *trust;       /* free pages of each trust domain; NULL: the pool does not separate domains */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
 	const struct session_part *const *session_parts; /* functions of other parts; ends with NULL */
@@ -116,7 +116,7 @@ static inline void pool_word_set(const struct pool *pool, uint32_t page, enum pa
 
 /*
  * pool_lend() - lease [first, first + count), which the caller has removed from the index, to `owner`. Only the page
- * words are set; the caller then sets the free bits.
+ * words and the counts change.
  */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
@@ -135,8 +135,8 @@ void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 
 /*
- * pool_move() - change a leased page to MOVING or back, with the same owner and generation. A MOVING page is not taken,
- * and pins wait.
+ * pool_move() - change a LEASED or EVICTING page to MOVING, or a MOVING page to LEASED, with the same owner and
+ * generation. A MOVING page is not taken, and pins wait.
  */
 void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
@@ -144,13 +144,13 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 void pool_set_aside(struct pool *pool, uint32_t page);
 
 /*
- * pool_put_aside() - make a page that is free, or was put aside, QUARANTINED or RETIRED. It then has no owner and is in
- * no index.
+ * pool_put_aside() - make a page that is free, or was put aside, QUARANTINED or RETIRED. It has no owner, and the
+ * caller has removed it from the index.
  */
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
 /*
- * pool_quarantine_of() - quarantine all pages leased to a session that disconnected while its process is still running.
+ * pool_quarantine_of() - quarantine all pages leased to a session whose process may still use them.
  */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
 /* pool_take_back_of() - take back all pages leased to a session. Return: the number of pages. */

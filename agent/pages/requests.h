@@ -30,14 +30,14 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 void requests_pass(struct pool *pool);
 
 /*
- * requests_answer() - answer a request in state `word` with a single store. Return false if the worker has cancelled
- * it; the agent then owns the slot until requests_give_back().
+ * requests_answer() - answer a request in state `word` with one compare-and-swap. Return false if the worker has
+ * cancelled it; the agent then owns the slot until requests_give_back().
  * requests_give_back() - return a cancelled slot to the worker; ignores slots that are not cancelled.
  */
 bool requests_answer(struct session *session, uint32_t slot, uint32_t word);
 void requests_give_back(struct session *session, uint32_t slot);
 
-/* requests_forget() - remove the waiting requests of a session that is ending. */
+/* requests_forget() - remove the waiting requests of a session that is ending or has disconnected. */
 void requests_forget(struct session *session);
 
 #endif

@@ -1,24 +1,24 @@
 /*
  * trust.h - trust domains. A page that moves between tenants of different domains is cleared, after all processes of
- * the former domain have unmapped it.
+ * the former domain have unmapped it or ended.
  *
  * Domains are assigned to driver handles, because a process maps whole handles. All pages of a handle belong to the
- * domain of its content. A handle that was cleared or never used belongs to no domain (0) and may be leased to any.
- * Memory from a driver has undefined content. It first belongs to a domain without members (LEDGER_DOMAIN_FRESH), so
- * that it is cleared before its first lease. The transfer of a handle:
+ * domain of its content. A handle that was cleared or never used belongs to no domain (0) and may be leased to any. New
+ * memory of a back end without GPU_CAP_ZEROED belongs to a domain without members (LEDGER_DOMAIN_FRESH), so that it is
+ * cleared before its first lease. The transfer of a handle:
  *
  *   free, of domain A --wanted by B--> WAITS for sessions of A that may have it --none left--> SCRUBS --done-->
  *   free, of no domain
  *
  * During a transfer, the pages are QUARANTINED without an owner. Sessions detect this by release_serial in the pool's
- * header and by the page words. They unmap the pages and report this to the agent. A session that has not reported
- * after RELEASE_PATIENCE_MS is silent. The pages that wait for it are RETIRED and listed under its name, and no further
- * transfer of its pages begins until it reports. The transfer continues when it reports or dies. Until then, its own
- * domain may use the pages again without clearing.
+ * header and by the page words. They unmap the pages and report this to the agent. A worker that has not reported after
+ * RELEASE_PATIENCE_MS is silent; with trust.release = "death", at once. The pages that wait for it are RETIRED and
+ * listed under its name, and no further transfer of its pages begins until it reports. The transfer continues when it
+ * reports or dies. Until then, its own domain may use the pages again without clearing.
  *
  * The ledger has a row of bits for each session, with the handles that the session may have mapped. A bit is set before
- * the descriptor is sent. In a pool with a single domain, pool->trust is NULL, no bits are set, and no jobs are
- * submitted.
+ * the descriptor is sent. If the pool does not separate domains (trust_wanted()), pool->trust is NULL, no bits are set,
+ * and no jobs are submitted.
  *
  * This file contains domains, holders, and the index of free pages of each domain. agent/trust transfers handles; it
  * registers struct trust_transfers.
@@ -85,7 +85,10 @@ bool trust_wanted(const struct pool *pool, const struct ledger *ledger);
  */
 int trust_open(struct pool *pool, const struct module_pool *start, const struct trust_transfers *transfers);
 void trust_close(struct pool *pool);
-/* trust_domain() - return the number of a domain; 0: the pool has a single domain, or no room for another name. */
+/*
+ * trust_domain() - return the number of a domain. 0: the pool does not separate domains, there is no room for another
+ * name, or no memory.
+ */
 uint32_t trust_domain(struct pool *pool, const char *name);
 const char *trust_domain_name(const struct pool *pool, uint32_t domain);
 
@@ -132,7 +135,7 @@ struct trust_wish {
 };
 
 /*
- * trust_reach() - return the number of pages of other domains that can be transferred.
+ * trust_reach() - return the number of pages of other domains that can be transferred; 0 without a mover.
  * trust_begin() - begin their transfer, and return the number of pages.
  */
 uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish);

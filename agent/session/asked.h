@@ -1,5 +1,5 @@
 /*
- * asked.h - requests on the attach socket that change state. Each takes effect exactly once, although an agent may die
+ * asked.h - requests on the attach socket that change state. Each takes effect at most once, although an agent may die
  * at any point. A worker sends one request at a time, with increasing numbers, and repeats an unanswered request with
  * the same number. The ledger stores the last answer of each session.
  *

@@ -5,7 +5,9 @@
  *        -> (pidfd fires)                          pages FREE immediately
  *        -> (connection closed, process running)   CLOSED: pages QUARANTINED until the pidfd fires
  *
- * Pages are never taken back because of a timeout.
+ * With trust.death_grace, the session is CLOSED for this time after the pidfd has fired. With trust.release = "death",
+ * a session that detaches may be CLOSED until the pidfd fires. Quarantined pages of a running process are never freed
+ * because of a timeout.
  */
 #ifndef GPOOL_AGENT_SESSION_H
 #define GPOOL_AGENT_SESSION_H

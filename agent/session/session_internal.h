@@ -43,7 +43,8 @@ void session_record_write(struct session *session, enum session_record_state sta
 bool access_may_be(const struct config *config, uint32_t kind, const struct attach_peer *peer);
 /*
  * access_tenant() - return the tenant with this name. For "", return the first tenant that names this peer, otherwise
- * the first one that is open to all. Return: NULL with the reason in *error if there is none.
+ * the first one that is open to all; if there is none, observers, admins, root and gpoold's own user get the first
+ * tenant. Return: NULL with the reason in *error if there is none.
  */
 struct tenant *access_tenant(
 	struct pool *pool, const char *name, uint32_t kind, const struct attach_peer *peer, int *error);

@@ -25,7 +25,7 @@ struct pool;
 enum job_owner { JOB_OF_SPILL = 1, JOB_OF_TRUST, JOB_OWNERS };
 enum { JOB_OWNER_SHIFT = 56 };
 
-/* The result of a job that was taken back: no mover has executed it or will do so. */
+/* The result of a job that was taken back: no mover will execute it, but a dead one may have begun it. */
 enum { JOB_GIVEN_UP = -EOWNERDEAD };
 
 /*

@@ -1,9 +1,8 @@
 /*
  * mover_queue.h - the agent's side of a mover's ring: submit jobs and collect results. The queue makes no decisions.
  *
- * The queue has its own copy of the order in each slot. A defective mover can therefore only corrupt page contents,
- * which checksums detect, and results. After a restart of the agent, the copy is read from the ring; the ledger takes
- * precedence over it.
+ * The queue has its own copy of the order in each slot. A defective mover can therefore only corrupt page contents and
+ * results. After a restart of the agent, the copy is read from the ring; the ledger takes precedence over it.
  *
  * Threads: one.
  */
@@ -24,7 +23,7 @@ struct mover_order {
 
 struct mover_result {
 	struct mover_order order; /* as submitted; after a successful MOVER_SPILL, with the computed checksum */
-	int error;                /* 0, -EBADMSG, -ENOSPC, -EIO, -EINVAL */
+	int error;                /* 0, -EBADMSG, -ENOSPC, -EIO, -EINVAL; JOB_GIVEN_UP (jobs.h) */
 };
 
 struct mover_queue {

@@ -6,8 +6,9 @@
  *        ^----- error: it stays -----'           ^--- cancelled, or error -----'
  *
  * A single store in the ledger makes a block SAVED. Before it, the pages contain the valid content; after it, the slots
- * do. While a page is being saved or loaded, its word is MOVING: the page is not taken, and pins wait. The table in
- * docs/internals/agent.md, "Spill", lists the result of each step that an agent leaves incomplete when it dies.
+ * do. While a page is being saved or loaded, its word is MOVING: the page is not taken, and pins wait. If the checksum
+ * is wrong at a restore for a pin, the block is deleted after the answer. The table in docs/internals/agent.md,
+ * "Spill", lists the result of each step that an agent leaves incomplete when it dies.
  */
 #ifndef GPOOL_AGENT_SPILL_H
 #define GPOOL_AGENT_SPILL_H
@@ -98,7 +99,8 @@ void spill_recover(struct pool *pool);
  * the request that is then answered; NULL: none.
  *
  * Return: 0, -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (already being saved), -EAGAIN (the entry
- * has changed), -ENOMEM. Nothing is changed after an error.
+ * has changed), -ENOMEM. After an error, nothing is changed, except that obsolete saved content of the block may have
+ * been freed.
  *
  * request() - serve a LEASE_QUERY, LEASE_RESTORE_INTO, LEASE_DISCARD or LEASE_SPILL. The answer may follow later. `ask`
  * is the caller's copy of the request.

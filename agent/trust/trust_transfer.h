@@ -1,6 +1,6 @@
 /*
  * trust_transfer.h - transfer handles between trust domains (agent/pages/trust.h). After the last holder has unmapped a
- * handle, the mover clears the pages, which are then free for all domains.
+ * handle or ended, the mover clears the pages, which are then free for all domains.
  */
 #ifndef GPOOL_AGENT_TRUST_TRANSFER_H
 #define GPOOL_AGENT_TRUST_TRANSFER_H

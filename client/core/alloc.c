@@ -1,5 +1,6 @@
 /*
- * alloc.c - allocate blocks. The sources, in order: the thread's caches, the process's lease, the agent.
+ * alloc.c - allocate blocks. The sources, in order: with options.stream, blocks whose frees wait in that stream; the
+ * thread's caches, but not for FIRST_FIT; the process's lease; the agent.
  *
  * Pages are in transit when a thread has claimed them but has not recorded them in an entry yet. They have no free bit
  * and no tag, so no other thread can take them. Each path below must therefore turn them into a block or set their free
@@ -124,7 +125,7 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 
 /*
  * Return the number of pages to take at once. Other threads cannot use the pages while they are being mapped. All
- * threads together therefore hold at most a quarter of the pool in this state.
+ * threads together therefore hold at most about a quarter of the pool in this state.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {

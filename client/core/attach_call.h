@@ -19,7 +19,7 @@ struct attach_call {
 	int *fds; /* [fd_capacity] received descriptors, owned by the caller */
 	size_t fd_capacity, fd_count;
 	int timeout_ms;     /* -1: wait until the reply arrives or the session ends */
-	bool may_interrupt; /* gpool_wait_check() may end the wait */
+	bool may_interrupt; /* gpool_wait_check() may end the wait for the reply */
 };
 
 /*

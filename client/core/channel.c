@@ -136,7 +136,7 @@ static void connect_again(struct channel *channel)
 	channel->heard_ms = (int64_t)monotonic_ms();
 	if (channel->endpoint >= 0)
 		nn_shutdown(channel->socket, channel->endpoint);
-	channel->endpoint = nn_connect(channel->socket, channel->url); /* if this fails, the next iteration retries */
+	channel->endpoint = nn_connect(channel->socket, channel->url); /* if this fails, the next silence retries */
 }
 
 int64_t channel_deadline(int timeout_ms)

@@ -21,7 +21,7 @@ enum { CONTROL_RESEND_MS = 500 };
 /*
  * control_open() - prepare requests to the agent at url ("ipc:///path"). The agent need not be listening yet.
  *
- * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE
+ * Return: 0, or as channel_open()
  */
 int control_open(const char *url, struct channel **control);
 
@@ -38,7 +38,9 @@ int control_open(const char *url, struct channel **control);
  *   -EMSGSIZE   the reply is longer than reply_capacity, or the request is longer than MSG_BYTES_MAX
  *   -EBADMSG    the reply is not a message, or belongs to another request
  *   -EINVAL     request is shorter than an envelope
+ *   -EINTR      gpool_wait_check() ended the wait; the request may have taken effect
  *   -ECHILD     called in a child of the process that opened it
+ *   another negative errno of channel_send() or channel_receive()
  */
 int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length,
 	uint8_t *reply, size_t reply_capacity, int timeout_ms);

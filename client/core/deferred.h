@@ -4,13 +4,14 @@
  *
  * A freed block waits in one of two kinds of lists:
  *   with a fence     One list for each stream slot, ordered by fence value, so only the heads are checked. The block
- *                    has no pin. The agent may take it once the fence is signaled; otherwise the library ends it in its
- *                    next call.
+ *                    has no pin, except if no joint fence was free for it. The agent may take it once the fence is
+ *                    signaled; otherwise the library ends it in a later call.
  *   for other pins   The block keeps one pin of its own until all other threads have unpinned it. Each unpin of a dying
  *                    block checks that block.
  *
- * Cost: constant for each call. A stream records its fences in order, so an insertion compares only with the tail of
- * one list. A sweep checks the head of each nonempty stream list, and a few of the blocks that wait for pins.
+ * Cost: usually constant for each call. A stream records its fences in order, so an insertion usually compares only
+ * with the tail of one list. A sweep checks the head of each nonempty stream list, and a few of the blocks that wait
+ * for pins.
  */
 #ifndef GPOOL_CLIENT_DEFERRED_H
 #define GPOOL_CLIENT_DEFERRED_H
@@ -55,7 +56,8 @@ void deferred_unpinned(struct gpool *pool, uint32_t page) COLD;
 
 /*
  * deferred_reuse() - reuse a block of this size whose free waits in this stream. No wait is needed: new work on the
- * stream is executed after the work for which the block waits. Return false if the stream has no such block.
+ * stream is executed after the work for which the block waits. Return false if none of the last REUSE_LOOKS blocks of
+ * the stream is suitable.
  */
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);

@@ -14,7 +14,7 @@
 /*
  * events_open() - subscribe to all events at url ("ipc:///path"). The front need not be listening yet.
  *
- * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE
+ * Return: 0, or as channel_open()
  */
 int events_open(const char *url, struct channel **events);
 
@@ -25,6 +25,7 @@ int events_open(const char *url, struct channel **events);
  *
  * Return: 0, or (*event is unchanged)
  *   -ETIMEDOUT  no event arrived
+ *   -EINTR      gpool_wait_check() ended the wait
  *   -ECHILD     called in a child of the process that opened it
  */
 int events_receive(struct channel *events, int timeout_ms, struct msg_event *event);

@@ -7,19 +7,18 @@
  * when it evicts such a block.
  *
  * A query updates the word. For all other users, a separate thread updates it. While an unsignaled fence is open, this
- * thread polls; the interval is an eighth of the time since the last progress, at least 20 us and at most 1 ms.
- * Otherwise the thread sleeps without a timeout.
+ * thread polls; the interval is an eighth of the time since the last import or progress, at least 20 us and at most 1
+ * ms. It checks every 100 ms whether the process of a failed GPU has ended, and whether the own device has failed while
+ * exported fences are not signaled. Otherwise the thread sleeps without a timeout.
  *
  * If a GPU waited for the other process's word directly, the death of that process would block the GPU, and all work
  * that is queued after the wait, forever. The thread detects such a death through the agent (the record of the session)
  * or the driver (an event), and ends the waits. The fence then reports -ESRCH until it is closed, so that incomplete
- * data is not taken for complete.
+ * data is not taken for complete. If the agent is gone, which would report deaths, the waits end with -EPIPE.
  *
  * If the GPU of the other process has failed, its timeline page contains a mark, and the fence reports -EIO. Work of
  * that process may still be running, so blocks continue to wait until the process has ended; only the waits of threads
  * and GPU streams end.
- *
- * For an exporter, the thread also queries whether the device has failed, while an exported fence is not signaled.
  */
 #ifndef GPOOL_CLIENT_IMPORT_H
 #define GPOOL_CLIENT_IMPORT_H

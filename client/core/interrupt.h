@@ -3,7 +3,7 @@
  *
  * A wait sleeps for wait_slice() at most, and calls wait_interrupted() before it sleeps again. The check function of
  * the program runs arbitrary code (in Python, all signal handlers), so a thread that calls it must not hold a lock that
- * other threads need.
+ * other threads need, except the turn of a request or of a receiver of events.
  */
 #ifndef GPOOL_CLIENT_INTERRUPT_H
 #define GPOOL_CLIENT_INTERRUPT_H

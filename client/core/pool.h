@@ -2,29 +2,30 @@
  * pool.h - the state of an attached pool in its process. Internal to libgpool.
  *
  * struct gpool is stored in a separate mapping that the kernel clears in a forked child (MADV_WIPEONFORK), so `alive`
- * is 0 there. One load at the beginning of every public call therefore detects a child before any shared segment is
- * accessed.
+ * is 0 there. Public calls load it first, and so detect a child before they access a shared segment. Calls that only
+ * return a field return 0 in a child.
  *
  * Locks, in the order in which they may nest:
- *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
  *   ranges->lock     ranges; held during sleep and wake
  *   spills->lock     places of blocks that have moved; no lock is acquired under it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
- *   spaces->lock     spaces of addresses; if another lock is held, it is acquired only by trylock
+ *   spaces->lock     spaces of addresses; a thread that waits for pages acquires it only by trylock
  *   window->lock     imported handles and mappings
  *   stitches->lock   ranges of scattered blocks; no lock is acquired under it
  *   objects_lock     handles of objects; not held during requests to the agent
  *   exports->lock, imports->turn  exports and imports of fences, one at a time; held during requests to the agent
  *   attach_lock      the turn to send a request to the agent; not held during requests
- *   background->lock tasks; no lock is acquired under it, and no task runs under it
  *   roles_lock       names of roles; no lock is acquired under it
  *   streams->lock    opening of streams
  *   streams[].lock   one stream
  *   imports->lock    imported fences; their thread holds it while it polls
  *   sources.lock     sources of imported fences; no lock is acquired under it
- *   vpmm->lock       regions of gpool_malloc_async(); no lock is acquired under it, and it is not held during calls
- *                    that may wait
- *   small->lock      small allocations of gpool_malloc_async(); like vpmm->lock
+ *   elastic->lock    one elastic range; not held while handles are requested or mapped
+ *   vpmm->lock       regions of gpool_malloc_async(); not held during calls that may wait
+ *   small->lock      small allocations of gpool_malloc_async(); not held together with vpmm->lock
+ *   background->lock tasks; no lock is acquired under it, and no task runs under it
+ *   streams->joins_lock  joint fences; no lock is acquired under it
+ *   thread cache registry (thread_cache.c) - caches of all threads; no lock is acquired under it; held across fork()
  *   kvs_lock         the list of KV caches; no lock is acquired under it
  * spans->lock is acquired before all of these: a page of spans is allocated and freed under it. The same holds for the
  * locks of a KV cache (kv/kv.h).

@@ -6,7 +6,7 @@
  *
  * Each request has a serial number, which is stored in the word with its state. A cancelled slot is reused only after
  * the agent has returned it, so that a late answer cannot be taken for the answer to a new request. An answer must fit
- * the request; otherwise its pages become idle, and the request is sent again.
+ * the request; otherwise its pages become idle, and the request is sent again, at most twice.
  */
 #include "client/core/refill.h"
 
@@ -150,7 +150,7 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 	return -EPIPE;
 }
 
-/* Wait for the answer. may_interrupt: a request for pages can be cancelled, a request that moves content cannot. */
+/* Wait for the answer. may_interrupt: gpool_wait_check() may cancel a request for pages or a restore, but no other. */
 static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;

@@ -8,17 +8,18 @@
 
 /*
  * refill_take() - get `need` pages; the agent may grant more, which become idle. flags: LEASE_*. *first: the first page
- * of a chain of runs with `need` pages; the entry of each run has its length and the next run.
- * Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the cause is stored in the thread's `shortage`), -EPIPE (no
- * agent).
+ * of a chain of runs with `need` pages; the entry of each run has its length and the next run. Return: 0, -ENOSPC,
+ * -EDQUOT, -EPERM (the agent refuses; the cause is stored in the thread's `shortage`), -EPIPE (no agent), -EINTR
+ * (gpool_wait_check()).
  */
 int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
 	uint32_t *first);
 
 /*
- * lease_ask() - send a request about one block (LEASE_RESTORE and later), and wait without a limit. The fields kind,
- * need, flags, timeout_ms, first_page and tag are sent; LEASE_RESTORE returns first_page as refill_take() does. Return:
- * 0, the agent's error, -EINTR (LEASE_RESTORE), or -EPIPE: the agent has ended, and may have started the work.
+ * lease_ask() - send a request about one block (LEASE_RESTORE and later), and wait as long as the agent exists. The
+ * fields kind, need, flags, timeout_ms, first_page and tag are sent; LEASE_RESTORE returns first_page as refill_take()
+ * does. Return: 0, the agent's error, -EINTR (gpool_wait_check(), during the wait for a slot or for LEASE_RESTORE), or
+ * -EPIPE: the agent has ended, and may have started the work.
  */
 int lease_ask(struct gpool *pool, struct lease_request *ask);
 
@@ -29,7 +30,8 @@ struct lease_ticket {
 };
 
 /*
- * lease_ask() in two steps. lease_begin() - send the request, after waiting only for a free slot. Return: 0, -EPIPE.
+ * lease_ask() in two steps. lease_begin() - send the request, after waiting only for a free slot. Return: 0, -EPIPE,
+ * -EINTR.
  * lease_end() - wait for the answer and return it, once. Without `wait`, return -EAGAIN if it has not arrived.
  */
 int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket);

@@ -16,8 +16,9 @@ struct pool_segment;
  *
  * @reply: [capacity] receives the whole reply with its envelope; MSG_BYTES_MAX is always enough
  *
- * Return: length of the reply, or -ETIMEDOUT (no reply; the request may have taken effect), -EPIPE (the session has
- * ended), -EMSGSIZE, -ENOMEM, or the error in an error_reply, whose text is copied to error_text[512] (may be NULL).
+ * Return: length of the reply, or -ETIMEDOUT or -EINTR (no reply; the request may have taken effect), -EPIPE (the
+ * session has ended), -EMSGSIZE, -ENOMEM, or the error in an error_reply, whose text is copied to error_text[512] (may
+ * be NULL).
  */
 int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity,
 	int timeout_ms, char *error_text);

@@ -4,7 +4,7 @@
 
 struct gpool;
 
-/* role_close() - free the records of the roles; the detach that follows releases the roles. */
+/* role_close() - free this process's records of the roles. The agent releases the roles when the session ends. */
 void role_close(struct gpool *pool);
 
 #endif

@@ -156,7 +156,7 @@ static int place_stand(struct gpool *pool, const struct gpool_block *block, uint
 	return 0;
 }
 
-/* Map the pinned block. If this fails, drop the pin; the block stays in the pool, and the next pin tries again. */
+/* Map the pinned block. If this fails, drop the pin; the block remains in the pool, and the next pin tries again. */
 static int place_map(struct gpool *pool, const struct gpool_block *place)
 {
 	int error = place->tag & BLOCK_SCATTERED ? stitch_map(pool, place)
@@ -201,7 +201,7 @@ static int restore_end(struct gpool *pool, const struct gpool_block *block, cons
 	return error ? error : place_map(pool, place);
 }
 
-/* Restore the block. *place and the result are those of restore_end(). */
+/* Restore the block. Set *place and return a result as restore_end() does. */
 static int bring_back(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
 	uint32_t timeout_ms = atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
@@ -235,7 +235,7 @@ static struct moved *coming_begin(struct spills *spills, struct moved *moved, ui
 	return moved;
 }
 
-/* Record the end of a restore. *place is that of restore_end(), which returned `error`. */
+/* Record the end of a restore, with the *place and the error that restore_end() has set and returned. */
 static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_block *place, int error)
 {
 	struct moved *moved;

@@ -37,7 +37,7 @@ struct spill_fetch {
 bool spill_here(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * spill_fetch_begin() - request that a block be restored into free pages, without eviction. Threads that pin the block
+ * spill_fetch_begin() - request that a block be restored, without the eviction of content. Threads that pin the block
  * wait until spill_fetch_end() is called, which is required. Return: 0, -EALREADY (it is in the pool), -EAGAIN (being
  * spilled, or restored by another thread), -ENOMEM, -EINTR, -EPIPE.
  * spill_fetch_end() - end the request. On success the block is in the pool, unpinned. Return: 0; -EAGAIN (not finished;

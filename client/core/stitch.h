@@ -4,8 +4,8 @@
  *
  * The entry of the head has BLOCK_SCATTERED and `next`; the entry of each further extent has BLOCK_EXTENT. The pin and
  * the fence of the head apply to all extents. The agent does not notify this process when it evicts such a block. Its
- * range stays mapped until a sweep, which runs when a block is scattered at the same page, or when the number of ranges
- * has doubled since the last sweep.
+ * range remains mapped until another block is scattered at the same page, or until a sweep: when the number of ranges
+ * has doubled since the last sweep, and before handles are unmapped for another trust domain or for sleep.
  */
 #ifndef GPOOL_CLIENT_STITCH_H
 #define GPOOL_CLIENT_STITCH_H
@@ -24,8 +24,8 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 
 /*
  * chain_stand() - convert the caller's chain of runs, which are in transit, to one block, pinned once. The caller maps
- * it. Return: 0, -ESTALE (the pages belong to another session). chain_end() - convert the block to a chain in transit;
- * the pin stays.
+ * it. Return: 0, -ESTALE (the pages belong to another session). chain_end() - convert the block to a chain in transit,
+ * without releasing the pin.
  */
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
@@ -42,14 +42,14 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*
  * stitch_take() - end the block and pass its address range to the caller. The pages are then in transit, and the
- * entries still contain the runs. The caller's pin stays. Return: 0, -ESTALE. stitch_give() - the reverse. Return: 0,
- * -ENOMEM.
+ * entries still contain the runs. The caller's pin is not released. Return: 0, -ESTALE. stitch_give() - the reverse.
+ * Return: 0, -ENOMEM.
  */
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
 /*
- * stitch_forget() - pass the address range of a block to the caller. The block stays, unmapped, as after chain_stand().
- * Return: 0, -ESTALE.
+ * stitch_forget() - pass the address range of a block to the caller. The block remains valid but unmapped, as after
+ * chain_stand(). Return: 0, -ESTALE.
  */
 int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 

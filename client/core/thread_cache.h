@@ -74,7 +74,8 @@ static inline struct thread_cache *thread_cache_of(struct gpool *pool)
 }
 
 /*
- * thread_cache_pool_open() - assign a slot and an epoch to a new pool. Return: 0, or -EMFILE (POOLS_MAX are attached).
+ * thread_cache_pool_open() - assign a slot and an epoch to a new pool. Return: 0, -EMFILE (POOLS_MAX are attached),
+ * -ENOMEM.
  * thread_cache_pool_close() - free all caches of the pool.
  */
 int thread_cache_pool_open(struct gpool *pool);
@@ -130,7 +131,7 @@ static inline void cached_run_check(const struct gpool *pool, const struct cache
 		"run at page %u: word 0x%llx, session %u", run->page, (unsigned long long)run->word, pool->id);
 }
 
-/* magazine_pop() - claim a single page and store it in *run. Return false if the magazine is empty. */
+/* magazine_pop() - claim a single page and store it in *run. Return false if none can be claimed. */
 static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *run)
 {
 	for (uint32_t i = cache->magazine_count; i-- > 0;) {

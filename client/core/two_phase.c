@@ -20,7 +20,7 @@ int gpool_prepare(
 	return error ? error : alloc_block(pool, page_count, &request, block);
 }
 
-/* Check that the handle is that of a prepared block, which may have ended. Return 0 if so. */
+/* Return 0 if the handle names a prepared block. The block may have ended. */
 static int prepared_check(const struct gpool *pool, const struct gpool_block *block)
 {
 	if (!pool->alive)

@@ -2,8 +2,8 @@
  * window.h - the window: an address range as large as the pool, in which page i is always at window_base + i *
  * page_bytes. Internal to libgpool.
  *
- * A handle is imported and mapped when one of its pages is first leased to this process. It then stays mapped, so that
- * the steady state needs no driver call.
+ * A handle is imported and mapped when one of its pages is first leased to this process. It remains mapped until
+ * another trust domain needs it, so that the steady state needs no driver call.
  */
 #ifndef GPOOL_CLIENT_WINDOW_H
 #define GPOOL_CLIENT_WINDOW_H

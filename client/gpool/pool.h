@@ -57,10 +57,9 @@ GPOOL_API const char *gpool_last_error(int error);
  * @argument: passed to check
  *
  * A signal alone does not end a wait. Programs that handle signals outside the signal handler, such as interpreters,
- * can set a check instead. These calls run the check while they wait: gpool_open() while it waits for an agent, calls
- * that wait for pages or for spilled content, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(),
- * gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer().
- * A call that returns -EINTR leaves the same state as a call whose timeout has expired.
+ * can set a check instead. Calls whose list of errors contains -EINTR run the check while they wait: for an agent, for
+ * pages or spilled content, for a role, an event, a fence or an adapter. A call that returns -EINTR leaves the same
+ * state as a call whose timeout has expired.
  *
  * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
  * thread starts the loads of adapters instead of this thread.
@@ -85,7 +84,7 @@ struct gpool_options {
 	const char *directory;
 	const char *pool;     /* name of the pool; NULL: the first */
 	const char *name;     /* name of this process in tools, truncated to 63 bytes; NULL: the program's name */
-	const char *tenant;   /* NULL: the first tenant that this user may join */
+	const char *tenant;   /* NULL: the first tenant that names this user, else the first without users */
 	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: do not wait */
 	uint32_t magazine;    /* single free pages that each thread keeps, 1..64; 0: 16 */
 	uint64_t quota_bytes; /* maximum that this session may lease; 0: the tenant's limit */
@@ -135,7 +134,8 @@ GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **poo
  *
  * Waits for the work on the streams of this handle, unmaps all memory and notifies the agent. Published objects remain.
  *
- * Threads: no other thread may be in a call with this handle. Cost: one round trip to the agent, at most 2 seconds.
+ * Threads: no other thread may be in a call with this handle. Cost: the wait for the work, and one round trip to the
+ * agent, of at most 2 seconds.
  */
 GPOOL_API void gpool_close(struct gpool *pool);
 

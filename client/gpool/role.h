@@ -11,9 +11,10 @@ extern "C" {
 /*
  * A role is a name that at most one session of a pool holds at a time, for example the engine that serves while others
  * are on standby. The agent grants roles. A session holds a role until gpool_role_release(), gpool_close(), or the
- * death of its process, which the kernel reports to the agent; no timeout or heartbeat is involved. A holder that is
- * stopped, or has lost its connection, keeps the role until its process has ended. Therefore no code of a dead holder
- * is running on this machine or its GPUs when the role is granted to a standby.
+ * death of its process, which the kernel reports to the agent; no heartbeat is involved, and no timeout except
+ * trust.death_grace (gpoold.conf(5)). A holder that is stopped, or has lost its connection, keeps the role until its
+ * process has ended. Therefore no code of a dead holder is running on this machine or its GPUs when the role is granted
+ * to a standby.
  *
  * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Therefore send
  * the token with each request. The receiver must reject tokens that are lower than the highest token that it has
@@ -72,7 +73,8 @@ GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role
 /*
  * gpool_role_release() - release a role. When the call returns 0, the first session in the queue holds it.
  *
- * gpool_close() also releases all roles. Wait for the GPU work that the role protects before the release.
+ * gpool_close() also releases all roles; with trust.release = "death" (gpoold.conf(5)), possibly only at the end of the
+ * process. Wait for the GPU work that the role protects before the release.
  *
  * Return: 0, -ESTALE (not held under this token), -EINVAL (size), -EPIPE (no answer within 10 s; the role is released
  * when the agent is running again), -EPROTO, -ECHILD. Cost: one round trip to the agent.

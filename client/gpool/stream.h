@@ -247,8 +247,6 @@ GPOOL_API int gpool_fence_export(
  *   -EUSERS      255 streams, own and imported, or 256 events are in use
  *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
- * Cost: one load; if the fence is signaled, also the frees that wait for it. For a fence that is not signaled, also a
- * driver call, at most once per millisecond and stream; if it is imported, a lock, and with an event one driver call.
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
  * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, also

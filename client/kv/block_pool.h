@@ -4,8 +4,8 @@
  *
  * A chunk consists of chunk_blocks adjacent blocks. Invariants:
  *
- * - A block is in use (refs > 0), cached (kept without a reference), free in a held chunk (`free`), free in an offered
- *   chunk (`offered_free`), or in a chunk without memory (`holes`).
+ * - A block is in use (refs > 0), cached (kept without a reference), reserved as the target of a move, free in a held
+ *   chunk (`free`), free in an offered chunk (`offered_free`), or in a chunk without memory (`holes`).
  * - A chunk is held, offered or without memory. A chunk with a block in use is held. Between block_pool_withhold() and
  *   block_pool_return(), a chunk is in no set.
  * - A held chunk without a block in use is in `empty` if none of its blocks is cached, so that its memory can be freed;

@@ -31,7 +31,7 @@ static struct elastic_pages chunk_pages(const struct gpool_kv *kv, uint32_t chun
 
 /* ---- the agent's view of a chunk ---- */
 
-/* Return the chunk's first block with a key, which identifies the content. An offered chunk has such a block. */
+/* Return the chunk's first block with a key, which identifies the content. The chunk must have such a block. */
 static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 {
 	uint32_t block = chunk * kv->blocks.chunk_blocks;
@@ -200,8 +200,8 @@ void offer_drop_lost(struct gpool_kv *kv)
 /* ---- reclaim; between range_enter() and ranges_leave() ---- */
 
 /*
- * Hold the handles of an offered chunk again.
- * Return: 0; -ENODATA: the agent has taken a handle, and the others were decommitted; -EBUSY: the range sleeps.
+ * Hold the handles of an offered chunk again. Return: 0; -ENODATA: the agent has taken a handle, and the others were
+ * decommitted; -EHOSTDOWN: the range sleeps.
  */
 static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 {

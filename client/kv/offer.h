@@ -44,8 +44,8 @@ void offer_settle(struct gpool_kv *kv);
 
 /*
  * offer_look() - remove the content that the agent has taken.
- * Cost: one load if the agent has taken nothing from this session since the last call; otherwise linear in the number
- * of offered handles. If a chunk is lost, also linear in the number of blocks.
+ * Cost: a few loads if nothing was evicted since the last call; otherwise linear in the number of offered handles or
+ * places. If a chunk is lost, also linear in the number of blocks.
  */
 void offer_look(struct gpool_kv *kv);
 

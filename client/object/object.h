@@ -6,8 +6,9 @@
  * the agent does not evict them. If the agent or the worker dies, the page words show whether the pages belong to the
  * object or still to the worker.
  *
- * A version that is opened by name is mapped into a range of its own, with the access that its class permits. An object
- * that was built by this process keeps its addresses, but loses write access to them.
+ * A version that is opened by name is mapped into a range of its own, with the access that its class permits, unless a
+ * caller of object_open() maps it. An object that was built by this process keeps its addresses, but loses write access
+ * to them unless its class is GPOOL_OBJECT_MUTABLE.
  */
 #ifndef GPOOL_CLIENT_OBJECT_H
 #define GPOOL_CLIENT_OBJECT_H
@@ -107,7 +108,7 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 /* object_pin.c */
 /* object_pin_raise() - pin an object whose pages are in transit because it is about to be published. */
 void object_pin_raise(struct gpool_object *object);
-/* object_is_gone() - return true if an open version was evicted, as the class GPOOL_OBJECT_PINNABLE permits. */
+/* object_is_gone() - return true if an open version, whose eviction only pins prevent, was evicted. */
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
 /* objects_sweep() - unmap evicted objects. Return false if one of them must stay mapped for the time being. */
 bool objects_sweep(struct gpool *pool);
@@ -119,7 +120,7 @@ int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);
 /*
  * object_mapped_at() - record that the caller has mapped the pages at `at`. The mapping lasts until
- * object_mapping_unmap(), or until the object is evicted and another trust domain needs its pages.
+ * object_mapping_unmap(), or, if the object is evicted, until objects_sweep().
  * object_mapping_unmap() - unmap them. Return: 0, -EBUSY (GPU work uses them), or the error of the back end.
  */
 void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes);
@@ -148,7 +149,7 @@ int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
 /*
  * object_map_at() - map all handles of the object side by side at addresses that the caller has reserved. Return: 0, or
- * -ENOMEM, -EPIPE with nothing mapped. *stuck is set if mappings remain because the driver could not remove them.
+ * -ENOMEM, -EPIPE with nothing mapped, except that *stuck is set if the driver could not remove mappings.
  */
 int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 

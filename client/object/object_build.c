@@ -400,7 +400,10 @@ static int addresses_fill(struct gpool_object *object)
 	return error;
 }
 
-/* Publish with this manifest. If this fails, nothing has changed. */
+/*
+ * Publish with this manifest. If this fails, nothing has changed, except that the generations of the blocks may be
+ * updated; after -EPIPE the object has no parts.
+ */
 static int publish(struct gpool_object *object, int fd)
 {
 	struct gpool *pool = object->pool;

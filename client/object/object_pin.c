@@ -92,7 +92,10 @@ int gpool_object_pin(struct gpool_object *object)
 	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
 }
 
-/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted version was not pinned. */
+/*
+ * Check that the object may be unpinned. A version is not evicted while it is pinned, so an evicted version was not
+ * pinned, or the agent has ended its pins as leaked.
+ */
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))

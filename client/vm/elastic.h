@@ -72,8 +72,8 @@ int range_reserve_elastic(
 	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range);
 
 /*
- * range_enter() - begin a call that uses pages of an elastic range. Return: 0, -ECHILD, -EINVAL (beyond its end),
- * -EBUSY. End the call with ranges_leave().
+ * range_enter() - begin a call that uses pages of an elastic range. Return: 0, -ECHILD, -EINVAL (not elastic, or beyond
+ * its end), -EHOSTDOWN (the process sleeps). End the call with ranges_leave().
  */
 int range_enter(struct gpool_range *range, const struct elastic_pages *pages);
 
@@ -140,9 +140,9 @@ struct vm_take_options elastic_options(const struct elastic *elastic);
 /*
  * elastic_commit() - commit those of the pages that are not committed, all or none. Handles that the agent has not
  * taken need no call. The others need one request to the agent, one mapping per handle and one access call per run.
- * ahead: only provide the handles, for a later call; nothing is evicted for them.
- * Return: the number of provided handles, or -EBUSY (another thread is providing one of them, or queued GPU work uses
- * an address whose handle was taken), or as vm_take() and vm_map().
+ * ahead: only provide the handles, for a later call; nothing is evicted for them. Return: the number of provided
+ * handles, or -EBUSY (another thread is providing one of them, an object is mapped there, or queued GPU work uses an
+ * address whose handle was taken), or as vm_take() and vm_map().
  */
 int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
 
@@ -158,14 +158,14 @@ int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages,
  * committed, and none captured. owner_id names their content (0: the range's owner id). Handles that are already
  * offered also get the fence. Calls neither driver nor agent.
  * Return: 0, -EINVAL (a page is not committed, is captured, or is part of a handle that the call does not cover),
- * -ENOMEM (no joint fence is free), -EBUSY (the range sleeps). On an error none of the pages is offered.
+ * -ENOMEM (no joint fence is free), -EHOSTDOWN (the range sleeps). On an error none of the pages is offered.
  *
  * elastic_reclaim() - hold offered pages again. kept[i] (unless NULL) is true if page i kept its content; otherwise the
  * page is no longer committed. A page that was never offered counts as kept if it is committed. Return the number of
- * lost pages, or -EBUSY.
+ * lost pages, or -EHOSTDOWN.
  *
- * elastic_is_here() - return true if the agent has taken none of the handles of these pages, offered or held. Cost: two
- * loads for each handle. The result may be outdated immediately.
+ * elastic_is_here() - return true if all of these pages are committed, and the agent has taken none of their handles.
+ * Cost: a lock, and two loads for each page. The result may be outdated immediately.
  */
 int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence, uint64_t owner_id);
 int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept);

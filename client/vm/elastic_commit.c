@@ -1,11 +1,12 @@
 /*
  * elastic_commit.c - provide handles for slots of elastic ranges. See elastic.h.
  *
- *   1 Under the lock: take back offered, released and reclaimable handles, unless the agent has taken them. Slots with
- *     such a handle become TAKEN, all others MOVING.
+ *   1 Under the lock: take back offered, released and reclaimable handles, unless the agent has taken them. Offered
+ *     slots become HELD. HELD slots get one more use. Released and reclaimable slots become TAKEN. Slots without a
+ *     handle become MOVING.
  *   2 Without the lock: get handles from the agent in one request, and map them run by run.
- *   3 Under the lock: all slots become held, or, after a failure, reclaimable again. Mappings that were made before a
- *     failure stay and are reclaimable.
+ *   3 Under the lock: the TAKEN and MOVING slots become HELD, or released if they are read ahead. After a failure, they
+ *     become reclaimable, released or holes; mappings that were made before the failure remain.
  *
  * Two calls that wait for pages, while each holds pages that the other needs, would deadlock. A call that has to wait
  * therefore returns its handles and waits for handles for all of its slots, which the agent grants in one step. It then

@@ -6,9 +6,9 @@
  *
  *   held      Its pages belong to this session and are in use. They have one block entry (BLOCK_RANGE, pinned once), so
  *             that tools and a restarted agent see it.
- *   offered   Its entry stays, without a pin. The content is kept until the agent needs the page.
- *   released  Its entry is that of a freed block (BLOCK_DYING), without a pin and without content. The agent takes the
- *             page when pages are needed, but not because of its age. Other threads of this process do not take it.
+ *   offered   Its block entry is kept, without a pin. The content is kept until the agent needs the page.
+ *   released  Its entry is marked as freed (BLOCK_DYING), without a pin and without content. The agent takes the page
+ *             when pages are needed, but not because of its age. Other allocations of this process do not.
  *   idle      Its free bits are set. Any thread of this process may take it, and so may the agent, without a request.
  *             If it is still mapped, it is reclaimable.
  *
@@ -18,7 +18,7 @@
  *
  * A handle refers to the same memory as long as the pool exists. A reclaimable mapping is therefore valid again as soon
  * as its pages belong to this session again. To adopt the handle, a thread clears the free bits and checks that the
- * page words show the pages as leased to this session.
+ * first page's word shows it as leased to this session.
  */
 #ifndef GPOOL_CLIENT_VM_HANDLE_H
 #define GPOOL_CLIENT_VM_HANDLE_H
@@ -35,10 +35,9 @@ struct vm_take_options {
 
 /*
  * vm_take() - take handles and hold them; all or none. pages[] receives the first page of each. Idle handles of this
- * session that no space maps are used first. The others are requested from the agent with one request. If a handle has
- * several pages, and no run for all of them is available, each is requested separately. Waits according to the options,
- * and holds no handle during the wait.
- * Return: 0, -ENOSPC, -EDQUOT, -EPIPE, -ENOMEM.
+ * session that no space maps are used first. The others are requested from the agent together. If a handle has several
+ * pages, and no run for all of them is available, each is requested separately. Waits according to the options, and
+ * holds no handle during the wait. Return: 0, -ENOMEM, or as refill_take().
  */
 int vm_take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages);
 
@@ -60,7 +59,7 @@ bool handle_pending(const struct gpool *pool, uint32_t page);
 
 /*
  * handle_release() - release a held handle and return its tag. handle_claim() - hold it again, with its fence and as a
- * new block. Return false if the agent has taken it.
+ * new block. Return false if the agent has taken it, or the thread has no cache.
  */
 uint64_t handle_release(struct gpool *pool, uint32_t page);
 bool handle_claim(struct gpool *pool, uint32_t page, uint64_t tag, const struct vm_take_options *options);

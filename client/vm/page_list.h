@@ -1,8 +1,8 @@
 /*
  * page_list.h - the pages of a range, as a list of runs. Internal to libgpool.
  *
- * If handles have several pages, a list is one run that begins at the start of a handle, because handles are mapped as
- * a whole.
+ * If handles have several pages, the pages of a new range are one run that begins at the start of a handle, because
+ * handles are mapped as a whole.
  */
 #ifndef GPOOL_CLIENT_VM_PAGE_LIST_H
 #define GPOOL_CLIENT_VM_PAGE_LIST_H
@@ -27,9 +27,9 @@ int page_list_add(struct page_list *list, uint32_t first, uint32_t count);
 void page_list_reset(struct page_list *list);
 
 /*
- * page_list_take() - take pages with one request. They are in transit. flags: LEASE_*. If handles have several pages,
- * the result is one run that begins at the start of a handle. Waits at most timeout_ms, and holds no pages during the
- * wait.
+ * page_list_take() - take pages together. They are in transit. flags: LEASE_*. If handles have several pages, the
+ * result is one run that begins at the start of a handle. Each request waits at most timeout_ms; a second one is needed
+ * if a run does not begin there. No pages are held during a wait.
  * Return: as refill_take(), and -ENOMEM.
  */
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list);
@@ -38,8 +38,8 @@ int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t t
 int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list);
 
 /*
- * page_lists_take() - take wanted[i] pages into lists[i] for all i, all or none, with one request as page_list_take()
- * does. Return: as page_list_take().
+ * page_lists_take() - take wanted[i] pages into lists[i] for all i, all or none, as page_list_take() does. Return: as
+ * page_list_take().
  */
 int page_lists_take(
 	struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms);
@@ -48,8 +48,8 @@ int page_lists_take(
 void page_list_put(struct gpool *pool, struct page_list *list);
 
 /*
- * page_list_chain() - write the order of the runs to the entries of pages in transit. next: the first run of a list
- * that follows.
+ * page_list_chain() - write the order of the runs to the entries of pages in transit. next: the first page of a list
+ * that follows, plus 1; 0: none.
  */
 void page_list_chain(const struct gpool *pool, const struct page_list *list, uint32_t next);
 

@@ -56,8 +56,8 @@ void sliced_ranges_close(struct gpool *pool);
 void ranges_close(struct gpool *pool);
 
 /*
- * ranges_enter() - begin a call that uses elastic ranges and does not acquire the lock. Return: 0, -EBUSY (the process
- * sleeps, or is going to sleep). ranges_leave() - end the call.
+ * ranges_enter() - begin a call that uses elastic ranges and does not acquire the lock. Return: 0, -EHOSTDOWN (the
+ * process sleeps, or is going to sleep). ranges_leave() - end the call.
  *
  * gate_close() - prevent further calls, and wait for those in progress. Return false if one does not end, because it
  * waits for pages. gate_open() - permit calls again.

@@ -6,8 +6,8 @@
  *   allocated      returned by gpool_malloc_async()
  *   free           mapped and not allocated; it belongs to the stream in which it was freed, or to none
  *   hole           nothing is mapped
- *   pending unmap  the old addresses of pages that were also mapped elsewhere; still mapped, because queued work may
- *                  use them
+ *   pending unmap  the old addresses of pages that were mapped elsewhere, or that the agent has taken; still mapped,
+ *                  because queued work may use them
  * The regions therefore always partition the space. A region is `moving` while one thread works on it without the lock.
  * A moving region keeps its kind and its place among its neighbors, but is in no tree or list.
  *
@@ -219,7 +219,7 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region);
 
 /*
  * region_put_free() - make a moving region free in a slot, with a new id. It is UNFENCED if `fence` is 0 and the slot
- * is that of a stream.
+ * belongs to a stream.
  */
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence);
 

@@ -70,8 +70,8 @@ void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
  * vm_adopt_run() - hold those handles of reclaimable slots [slot, slot + count) again that are still idle in this
- * session, with one instruction for adjacent ones in a word of the free bits. gone[] receives the other slots,
- * ascending; they are still mapped. Return their number.
+ * session. If a handle is one page, one instruction takes adjacent ones in a word of the free bits. gone[] receives the
+ * other slots, ascending; they are still mapped. Return their number.
  */
 uint32_t vm_adopt_run(
 	struct vm_space *space, uint32_t slot, uint32_t count, const struct vm_take_options *options, uint32_t *gone);

@@ -11,9 +11,10 @@
  *   vpmm_record.c   record calls in a file
  *   vpmm_options.c  options and environment
  *
- * The lock protects the sets. A function that holds it must not acquire another lock, wait, or call the driver, the
- * agent or a callback. A step that needs such a call takes its regions out of the sets, so that they move, and releases
- * the lock. Afterwards it acquires the lock again and inserts the result, or restores the previous state.
+ * The lock protects the sets. A function that holds it must not wait, call the driver, the agent or a callback, or
+ * acquire another lock, except those of the background tasks and of joint fences. A step that needs such a call takes
+ * its regions out of the sets, so that they move, and releases the lock. Afterwards it acquires the lock again and
+ * inserts the result, or restores the previous state.
  *
  * "Lock held" means that the caller holds the lock. "Released temporarily" means that the function releases the lock
  * and acquires it again.

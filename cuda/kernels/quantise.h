@@ -67,8 +67,8 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
  * quantise_queue() - convert values to codes and scales.
  * dequantise_queue() - convert codes and scales to values.
  *
- * Both functions queue one kernel and return at once. All addresses are those of device memory or registered host
- * memory. If `rows` is 0, nothing is queued.
+ * Both functions queue one kernel and return at once. All addresses refer to device memory or registered host memory;
+ * on `host`, to memory of the process. If `rows` is 0, nothing is queued.
  *
  * Return: 0, -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size; more
  * than 2^48 elements), or as gpu_launch().
@@ -78,8 +78,8 @@ int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct g
 
 /*
  * quantise_host(), dequantise_host() - perform the work synchronously, on memory of the process, with this CPU's vector
- * instructions. Codes, scales and values are those of the kernels in every bit. The sums of squares may differ by 1e-6
- * of their values.
+ * instructions. Codes, scales and values equal the kernels' in every bit. The sums of squares may differ by 1e-6 of
+ * their values.
  */
 void quantise_host(const struct quantise_args *args);
 void dequantise_host(const struct quantise_args *args);

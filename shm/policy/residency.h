@@ -8,14 +8,16 @@
  *             ^                                                                               |
  *             +------------------ residency_done() of LOAD, SAVE, COMPRESS ------------------+
  *
- * Rules:
- * - An acquired adapter is loaded at once if room can be made. Both the bytes and the number of adapters are limited.
+ * Rules: - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and
+ * the number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
  *   warm copy.
- * - Of the idle adapters, the one with the lowest worth is evicted: expected accesses x reload time / size (worth.h).
- * - A prefetched adapter is expected: for window_us, only acquired adapters displace it.
- * - An adapter that was idle for idle_us gets a warm copy and stays hot. An adapter that is evicted earlier gets a copy
- *   first (SAVE). When host memory is short, copies of hot adapters are dropped first, because they can be made again.
+ * - Of the idle adapters, the one with the lowest worth is evicted first: expected accesses x reload time / size
+ *   (worth.h).
+ * - A prefetched adapter is expected: for window_us, only acquired adapters displace it, after all others.
+ * - An adapter that was idle for idle_us gets a warm copy, if it can have one and host memory has room, and stays hot.
+ *   An adapter that is evicted earlier gets a copy first (SAVE), likewise. When host memory is short, copies of hot
+ *   adapters are dropped first, because they can be made again.
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
  * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as the
@@ -79,9 +81,9 @@ enum residency_warm {
 };
 
 enum residency_action {
-	RESIDENCY_LOAD_WARM, /* load the adapter from its warm copy, which stays; then call residency_done() */
+	RESIDENCY_LOAD_WARM, /* load the adapter from its warm copy, which is kept; then call residency_done() */
 	RESIDENCY_LOAD_COLD, /* load the adapter from disk; then call residency_done() */
-	RESIDENCY_EVICT,     /* free its GPU memory; a warm copy stays */
+	RESIDENCY_EVICT,     /* free its GPU memory, but keep its warm copy, if any */
 	RESIDENCY_SAVE,      /* make a warm copy, then free its GPU memory; then call residency_done() */
 	RESIDENCY_COMPRESS,  /* make a warm copy and keep the GPU memory; then call residency_done() */
 	RESIDENCY_DROP,      /* free its warm copy */

@@ -317,7 +317,7 @@ static void test_a_capture_refuses_what_would_wait(void **state)
 	OK(cuStreamDestroy(stream));
 }
 
-/* After a fault, queued writes never run. Last, since the fault stays. */
+/* After a fault, queued writes never run. This test is the last one, since a fault cannot be cleared. */
 static void test_a_fault_is_sticky_and_drops_work(void **state)
 {
 	CUdeviceptr at = mapped(), hole;

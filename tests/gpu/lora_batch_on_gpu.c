@@ -3,7 +3,7 @@
  * graph.
  *
  * Goal: gpool_lora_batch_set() and _apply() behave as the integration tests show on `host`. A graph that was captured
- * once is correct for every batch that is set later. The total cost is that of the kernels alone, as measured by
+ * once is correct for every batch that is set later. The total cost equals the cost of the kernels, as measured by
  * lora_on_gpu. Method: a real gpoold, adapters in files, outputs compared with float64; inputs and outputs are copied;
  * graphs are created with driver calls, since gpool needs none.
  *

@@ -659,7 +659,7 @@ static void test_killed(void **state)
 	gpool_close(pool);
 }
 
-/* The agent ends and restarts while calls continue. Committed pages stay. */
+/* The agent ends and restarts while calls continue. Committed pages are kept. */
 static void test_agent_killed(void **state)
 {
 	struct gpool_range *range;

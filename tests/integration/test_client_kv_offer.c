@@ -3,8 +3,8 @@
  *
  * Goal: another process gets unused blocks with one allocation, even from a stopped engine, but not before the GPU work
  * that reads them is done. Blocks that were not taken are found again with their content. Taken blocks and the blocks
- * that follow them are not found, and a prefix in use stays. Counts are exact after each call. An engine evicts its own
- * cached blocks before the content of other sessions only if its blocks are older.
+ * that follow them are not found, and a prefix in use is not evicted. Counts are exact after each call. An engine
+ * evicts its own cached blocks before the content of other sessions only if its blocks are older.
  *
  * Method: engines are processes that are stopped and killed. An engine runs in this process where the time of a use or
  * a fence matters.
@@ -185,7 +185,7 @@ static void test_shared_give_way(void **state)
 	engine_ended(idle);
 }
 
-/* Blocks that a sequence of any engine uses stay. Unused blocks that follow them are evicted. */
+/* Blocks that a sequence of any engine uses are not evicted. Unused blocks that follow them are evicted. */
 static void test_shared_in_use(void **state)
 {
 	struct engine *idle, *user;

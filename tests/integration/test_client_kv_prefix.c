@@ -2,7 +2,7 @@
  * test_client_kv_prefix.c - find the blocks of a paged KV cache again by their tokens, in one process.
  *
  * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and
- * with no other blocks. This needs no copy. Unreferenced blocks stay until their memory is needed. They are evicted
+ * with no other blocks. This needs no copy. Unreferenced blocks are kept until their memory is needed. They are evicted
  * children first and least recently used first, and no more of them than needed. A refused call changes nothing.
  *
  * Method: a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.

@@ -5,8 +5,8 @@
  * with their content. Blocks in use are those of running sequences. A refused call changes nothing and could not have
  * succeeded. The right sequence is preempted and resumed.
  *
- * Published blocks are found by exactly the tokens that they were published with. They stay when unreferenced, and are
- * evicted in order, no more of them than needed. If the allocations of a neighbor take offered chunks, exactly the
+ * Published blocks are found by exactly the tokens that they were published with. They are kept when unreferenced, and
+ * are evicted in order, no more of them than needed. If the allocations of a neighbor take offered chunks, exactly the
  * blocks of these chunks and all blocks that follow them are removed. Occasional failures of driver calls do not change
  * this. Threads that append to one sequence get different slots.
  *

@@ -395,7 +395,7 @@ static void test_fork(void **state)
 		assert_int_equal(atomic_load(&worker->session.pins[page]), 0);
 }
 
-/* Blocks in use stay. Unused blocks are evicted, the end of the text first. */
+/* Blocks in use are not evicted. Unused blocks are evicted, the end of the text first. */
 static void test_evicted(void **state)
 {
 	struct engine *first, *second;

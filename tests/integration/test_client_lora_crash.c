@@ -2,8 +2,8 @@
  * test_client_lora_crash.c - engines load, find and evict adapters while the agent dies after each of its stores in
  * turn.
  *
- * Goal: an acquire succeeds as if no death had happened, with the weights of the files. Acquired adapters stay, and no
- * page is lost. The method is that of test_objects_crash.c.
+ * Goal: an acquire succeeds as if no death had happened, with the weights of the files. Acquired adapters remain
+ * resident, and no page is lost. The method is described in test_objects_crash.c.
  */
 #include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"

@@ -156,7 +156,7 @@ static void test_looks_ahead(void **state)
 	finish(second);
 }
 
-/* A claimed adapter stays until its request runs or is removed. A removed request leaves nothing behind. */
+/* A claimed adapter remains resident until its request runs or is removed. A removed request leaves nothing behind. */
 static void test_removed(void **state)
 {
 	uint32_t request, running;

@@ -2,8 +2,9 @@
  * test_eviction.c - eviction: between tenants, its order, and its exemptions.
  *
  * Goal: the watermarks start and stop eviction. The order depends on usage, recency, size and priority. Blocks that are
- * pinned or wait for a fence stay, and a scattered block is evicted as a whole. Between tenants, minima, priorities and
- * weights decide. A refused request evicts nothing. The pressure is reported in the pool's header and by events.
+ * pinned or wait for a fence are not evicted, and a scattered block is evicted as a whole. Between tenants, minima,
+ * priorities and weights decide. A refused request evicts nothing. The pressure is reported in the pool's header and by
+ * events.
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Watermarks are disabled where they are not the subject.
  * Workers keep one page in their magazine, so that pages can be counted. Blocks count as equally recent if they were

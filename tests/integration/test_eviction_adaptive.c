@@ -338,7 +338,7 @@ static void test_a_run_of_pages_evicts_followers(void **state)
 }
 
 /*
- * The last object of the chain is open, so the whole chain stays, even after an object in its middle is deleted. A
+ * The last object of the chain is open, so no object of it is evicted, even after an object in its middle is deleted. A
  * request that needs more than the free pages, and could be satisfied only by the chain, is refused and evicts nothing.
  */
 static void test_predecessors_of_open_objects_are_kept(void **state)

@@ -409,7 +409,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 		expect_text(said, "clean --what=fdstore");
 		expect_text(said, "keep_over_restart");
 	}
-	/* A limit on descriptors that is too low is refused, and the state stays. */
+	/* A limit on descriptors that is too low is refused, and the state is kept. */
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
 	assert_int_equal(refused(usual, said, sizeof(said), "ulimit -n 60"), 1);
 	expect_text(said, "LimitNOFILE=");

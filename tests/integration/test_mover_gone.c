@@ -217,7 +217,7 @@ static void test_a_pool_works_without(void **state)
 	says(output, "ulimit -u");
 	says(poolctl_says("status"), "no mover has served for");
 	says(poolctl_says("-o json status"), "\"mover_gone_ms\"");
-	/* Blocks that cannot be spilled stay. Other sessions get the other pages. */
+	/* Blocks that cannot be spilled remain in the pool. Other sessions get the other pages. */
 	while (gpool_alloc(other, 1, NULL, &taken[count]) == 0)
 		count++;
 	assert_int_equal(count, PAGES - BLOCKS * BLOCK_PAGES);

@@ -1061,7 +1061,7 @@ static void test_repeats(void **state)
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	publish_as(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 2);
-	/* The request is older than the last one. Nothing waits for its reply, and the new object stays. */
+	/* The request is older than the last one. Nothing waits for its reply, and the new object is kept. */
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
 	/*

@@ -1,7 +1,7 @@
 /*
  * test_objects_pins.c - objects that only pins protect.
  *
- * Goal: a pinned object stays, with its content, under pressure and after any change of its name. An unpinned object is
+ * Goal: a pinned object keeps its content under pressure and after any change of its name. An unpinned object is
  * evicted even if it is open, and its readers get an error when they pin it again. The object with the lowest worth is
  * evicted first, whether bytes or the number of objects are limited. Pins end with their process, and survive the death
  * of the agent.
@@ -258,7 +258,7 @@ static void scan(void)
 	}
 }
 
-/* The expensive and the frequently used object stay during a scan of others, also with the agent's successor. */
+/* A scan of other objects does not evict the expensive and the frequently used one, also with the agent's successor. */
 static void test_worth(void **state)
 {
 	struct gpool_object *dear, *often, *plain;

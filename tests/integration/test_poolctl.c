@@ -1061,7 +1061,7 @@ static void test_evict(void **state)
 	struct result result;
 
 	(void)state;
-	/* content of other usages stays, however many pages are requested */
+	/* content of other usages is not evicted, regardless of the number of requested pages */
 	result = AGENT_JSON("evict", "100%", "--usage", "KV_CACHE,GRADIENT");
 	expect(&result, FAILED);
 	expect_document(&result, "evict");
@@ -1078,7 +1078,7 @@ static void test_evict(void **state)
 	result_free(&result);
 	assert_int_equal(unpinned_pages(), 0);
 
-	/* pinned blocks stay, however many pages are requested */
+	/* pinned blocks are not evicted, regardless of the number of requested pages */
 	result = AGENT("evict", "100%");
 	expect(&result, FAILED);
 	expect_text(result.out, "pages evicted");

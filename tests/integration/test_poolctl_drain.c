@@ -148,7 +148,7 @@ static void test_attached_workers_continue(void **state)
 	while (gpool_event_next(pool, 0, &event) == 0)
 		;
 	/*
-	 * workers are notified; unpinned blocks are evicted, pinned ones stay, and attached workers can allocate more
+	 * workers are notified; only unpinned blocks are evicted, and attached workers can allocate more
 	 */
 	result = AGENT("drain", "--no-wait", "--evict", "-o", "json");
 	expect(&result, OK);

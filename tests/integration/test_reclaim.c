@@ -2,8 +2,8 @@
  * test_reclaim.c - a stopped worker cannot keep memory that it does not use.
  *
  * Goal: under pressure the agent takes a stopped worker's idle pages, the pages in its threads' magazines, and its
- * unpinned blocks, in this order. Pinned blocks stay. When the worker continues, calls for the taken blocks return
- * -ESTALE, and the other blocks are unchanged.
+ * unpinned blocks, in this order. Pinned blocks are not taken. When the worker continues, calls for the taken blocks
+ * return -ESTALE, and the other blocks are unchanged.
  *
  * Method: a child creates pages of each kind and is stopped; then this process allocates. The agent reports owner and
  * state of the pages.

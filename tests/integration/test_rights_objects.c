@@ -2,7 +2,7 @@
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
  * Goal: a tenant replaces and deletes the objects of its own sessions, and those of another tenant only if the owner
- * permits it. A version that no session has open stays, and its owner keeps its rights. A name belongs to a trust
+ * permits it. A version that no session has open is kept, and its owner keeps its rights. A name belongs to a trust
  * domain, and is invisible in others.
  *
  * Method: a real gpoold with tenants `red`, `blue` and `rose`. Red is the victim, and each case is one attack.

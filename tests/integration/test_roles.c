@@ -2,7 +2,7 @@
  * test_roles.c - roles: one session holds a role at a time, others wait as standbys, and a death passes it on.
  *
  * Goal: the next standby gets the role with a higher token once the holder's process is dead, and never before. Order,
- * timeouts, limits and rights are those of gpool.h.
+ * timeouts, limits and rights are as described in gpool/role.h.
  *
  * Method: real processes execute commands from a socket, and are killed, stopped or disconnected. In another test,
  * several processes compete for one role, and randomly selected ones are killed and replaced. Each process that

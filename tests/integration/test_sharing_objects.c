@@ -1,10 +1,10 @@
 /*
  * test_sharing_objects.c - the sharing matrix (sharing.h) for named objects and for the ranges of sleeping engines.
  *
- * Goal: the class of an object determines which pages another process can get. Immutable and mutable objects stay, even
- * after the death of their publisher. Ephemeral and pinnable ones are evicted as soon as no process uses them. A
- * sleeping engine keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of four
- * pages each.
+ * Goal: the class of an object determines which pages another process can get. Immutable and mutable objects are not
+ * evicted, even after the death of their publisher. Ephemeral and pinnable ones are evicted as soon as no process uses
+ * them. A sleeping engine keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of
+ * four pages each.
  */
 #include "tests/integration/sharing.h"
 

@@ -3,8 +3,8 @@
  *
  * Goal: every byte is right after a spill and a restore, through host memory and file, contiguous or scattered. This
  * holds with threads that pin the same block at the same time, and with a mover that is killed during the copy. Blocks
- * that cannot be saved stay. A block that cannot be read causes an error for that block alone. No saved content remains
- * of blocks that are freed or whose worker has ended.
+ * that cannot be saved remain in the pool. A block that cannot be read causes an error for that block alone. No saved
+ * content remains of blocks that are freed or whose worker has ended.
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The counters in the pool's
  * header show which blocks have moved. Tiers are damaged through the keeper's descriptors.

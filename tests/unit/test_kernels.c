@@ -341,7 +341,7 @@ static void test_quantise_all_elements_and_groups(void **state)
 }
 
 /*
- * Groups of 128 limit the error. For weights with about a normal distribution, the error is that of 127 steps up to
+ * Groups of 128 limit the error. For approximately normally distributed weights, it corresponds to 127 steps up to
  * three standard deviations.
  */
 static void test_the_loss_of_groups_of_128(void **state)

@@ -210,7 +210,7 @@ static void test_tiles(void **state)
 	assert_true(lora_tile_at(&places, RANK, 5) == 0x5000000);
 }
 
-/* Splits cover each tile once, and their number is that of grids and workspaces. */
+/* Splits cover each tile once, and grids and workspaces have the same number of splits. */
 static void test_splits(void **state)
 {
 	(void)state;

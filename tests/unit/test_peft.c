@@ -1,7 +1,7 @@
 /*
  * test_peft.c - LoRA adapters in PEFT's format.
  *
- * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules. Adapters that need more than B
+ * Goal: modules, ranks, scales and offsets are read from the two files by PEFT's rules. Adapters that need more than B
  * (A x) are refused with the reason. Method: adapters that the reference library wrote (tests/fixtures/adapters), and
  * generated pairs of files, each wrong in one property.
  */

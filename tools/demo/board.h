@@ -5,12 +5,13 @@
  *   struct board_header | requests[] | marks[]
  *
  * Writers: the conductor fills the header and the requests before an engine runs. After that, each engine writes its
- * own struct board_engine and the marks of its own requests; the conductor only reads, except that it writes `active`.
- * There are no locks, so an engine may be killed at any instruction. The last store for a request marks it as finished.
+ * own struct board_engine, the marks of its own requests, and `finishing`. The conductor only reads, except that it
+ * resets `active`, `running` and the states of running requests when an engine has ended. There are no locks, so an
+ * engine may be killed at any instruction. The last store for a request marks it as finished.
  *
  * Time: each engine counts the time of the run in steps, and no engine is more than BOARD_SLACK_STEPS ahead of the
- * other. A machine that is too slow therefore slows down the whole run, and favors neither an engine nor one of two
- * runs.
+ * other, while that one runs. A machine that is too slow therefore slows down the whole run, and favors neither an
+ * engine nor one of two runs.
  */
 #ifndef GPOOL_DEMO_BOARD_H
 #define GPOOL_DEMO_BOARD_H

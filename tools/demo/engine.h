@@ -9,8 +9,8 @@
  * request frees its pages and starts again later. Older requests can therefore finish, and requests never wait for each
  * other.
  *
- * A finished request is verified completely. Its context is kept in the prefix cache, unpinned; its other pages are
- * freed.
+ * A finished request is verified completely. If continuations are enabled and its context has a full page, the context
+ * is kept in the prefix cache, unpinned. Its other pages are freed.
  */
 #ifndef GPOOL_DEMO_ENGINE_H
 #define GPOOL_DEMO_ENGINE_H

@@ -1,6 +1,6 @@
 /*
- * model.c - see model.h. The shapes are those of the models' public configuration files; tp8 is one of eight GPUs with
- * tensor parallelism.
+ * model.c - see model.h. The shapes are taken from the models' public configuration files; tp8 is one of eight GPUs
+ * with tensor parallelism.
  */
 #include "tools/demo/model.h"
 

@@ -3,8 +3,8 @@
  *
  * Only GET and HEAD are supported. Each connection has its own thread, so a handler may wait. The number of connections
  * is limited, in total and per address, and so is the time to receive the head of a request (peers.h). A connection
- * that sends nothing for HTTP_IDLE_S is closed. A request whose head exceeds HTTP_HEAD_BYTES is rejected. For TLS and
- * passwords, use a proxy.
+ * that neither sends nor receives anything for HTTP_IDLE_S is closed. A request whose head exceeds HTTP_HEAD_BYTES is
+ * rejected. For TLS and passwords, use a proxy.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_HTTP_H
 #define GPOOL_TOOLS_EXPORTER_HTTP_H

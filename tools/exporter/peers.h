@@ -4,8 +4,8 @@
  *
  * A peer waits from its connect, and from the end of each answer, until the head of its next request is complete. A
  * peer that waits for longer than `head_ms` is disconnected, even if it has sent a part of the head. A peer that has
- * not received an answer of known length within `answer_ms` is also disconnected. At the limit of connections, a new
- * connection replaces the one that has waited longest; it is refused only if all others are being served.
+ * not received an answer of known length within `answer_ms` is also disconnected. At a limit of connections, a new
+ * connection replaces the one that has waited longest; it is refused only if all of them are being served.
  *
  * An address is an IPv4 address, all of 127.0.0.0/8, or a /64 of IPv6, which usually is one machine.
  */

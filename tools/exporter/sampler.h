@@ -31,7 +31,7 @@ struct pool_sample {
 };
 
 struct sample {
-	bool up;       /* the agent has answered; otherwise only `why` is valid */
+	bool up;       /* the agent has answered; otherwise only `why`, `seconds` and `taken` are valid */
 	char why[640]; /* the reason why it has not answered */
 	struct msg_status_reply status;
 	struct msg_tenants_reply tenants;
@@ -81,7 +81,7 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
 
 /*
  * sampler_page() - return all data about one page. Call it between sampler_look() and sampler_done(). Return: 0,
- * -ENOENT (no such pool), -EINVAL (no such page), or the error of the request.
+ * -ENOENT (no such pool, or the last sample failed), -EINVAL (no such page), or the error of the request.
  */
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry);
 

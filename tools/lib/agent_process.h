@@ -28,8 +28,8 @@ int agent_process_program(char *path, size_t path_bytes);
  * @setting:  argument of --set; NULL: none
  * @detached: gpoold keeps running when this process ends
  *
- * Return: 0, or the errno of mkdtemp, open or fork. If gpoold cannot be executed, the first agent_process_ended()
- * reports it.
+ * Return: 0, -EINVAL (too many pools), or the errno of mkdtemp or fork. If gpoold or its log cannot be opened, the
+ * first agent_process_ended() reports it.
  */
 int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached);
@@ -41,7 +41,8 @@ bool agent_process_ended(struct agent_process *agent, int *status);
 void agent_process_log_tail(const struct agent_process *agent, char *text, size_t text_bytes);
 
 /*
- * agent_process_stop() - send SIGTERM, wait, and remove the folder. Does nothing if gpoold is not running.
+ * agent_process_stop() - send SIGTERM, wait (SIGKILL follows after 10 s), and remove the folder. If gpoold has ended,
+ * only remove the folder.
  *
  * @complaint: receives the errors of the shutdown, or ""
  */

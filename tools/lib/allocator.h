@@ -34,7 +34,7 @@ struct allocator_ops {
 	const char *name, *text;
 	/* -EOPNOTSUPP: not supported on this device. */
 	int (*open)(struct gpool *pool, struct allocator **allocator);
-	/* No other call may be in progress. Remaining allocations are freed. NULL is permitted. */
+	/* No other call may be in progress. Remaining allocations are freed now or with the session. May be NULL. */
 	void (*close)(struct allocator *allocator);
 	/*
 	 * stream: from gpool_stream_open(); 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or another error of the
@@ -43,10 +43,13 @@ struct allocator_ops {
 	int (*malloc)(struct allocator *allocator, uint64_t bytes, uint32_t stream, uint64_t *address);
 	/* Return: 0, or -EINVAL (not allocated). */
 	int (*free)(struct allocator *allocator, uint64_t address, uint32_t stream);
-	/* Cheap: one load, or little more. */
+	/* Cheap: a few loads; for the driver's allocator, a call of the driver. */
 	uint64_t (*mapped)(struct allocator *allocator);
 	void (*totals)(struct allocator *allocator, struct allocator_totals *totals);
-	/* Call `region` for every region, in any order; `region` must not call the allocator. */
+	/*
+	 * Call `region` for every region, in any order; `region` must not call the allocator. The driver's allocator
+	 * reports no regions.
+	 */
 	int (*visit)(struct allocator *allocator,
 		void (*region)(void *context, uint64_t address, uint64_t bytes, enum region_kind kind), void *context);
 };

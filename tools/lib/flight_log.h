@@ -29,7 +29,7 @@ struct flight_log {
 /* flight_log_add() - add the records of one ring. session: owner of the ring; 0: the agent. Return: 0 or -ENOMEM. */
 int flight_log_add(struct flight_log *log, uint32_t pool, uint32_t session, const struct flight_ring *ring);
 
-/* flight_log_sort() - sort by start, then longer ones first, and remove duplicates. */
+/* flight_log_sort() - sort by start, then longer ones first, and remove duplicates of sessions' records. */
 void flight_log_sort(struct flight_log *log);
 
 void flight_log_fini(struct flight_log *log);

@@ -8,8 +8,8 @@
 extern volatile sig_atomic_t interrupted; /* the signal; 0: none yet */
 
 /*
- * interrupts_catch() - set `interrupted` at these signals from now on. A second signal ends the process at once. If
- * SIGHUP is ignored (nohup), it stays ignored.
+ * interrupts_catch() - set `interrupted` at these signals from now on. A second signal of the same kind ends the
+ * process at once. If SIGHUP is ignored (nohup), it stays ignored.
  *
  * @also: called at the signal; may be NULL
  */

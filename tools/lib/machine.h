@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /*
- * machine_describe() - return a text such as "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". Unknown parts
- * are omitted. Never fails.
+ * machine_describe() - return a text such as "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". An unknown model
+ * is omitted. Never fails.
  */
 void machine_describe(char *text, size_t text_bytes);
 

@@ -1,7 +1,7 @@
 /*
  * request_trace.h - a trace of requests to one service: their arrivals, and their context and generated tokens.
  *
- * The format is that of the Azure LLM inference trace 2023: a header line, then
+ * The format is the one of the Azure LLM inference trace 2023: a header line, then
  * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file with another format is rejected; the error has its
  * name and line.
  */
@@ -49,8 +49,8 @@ void trace_free(struct trace *trace);
 int trace_name(const char *path, char name[TRACE_NAME_BYTES]);
 
 /*
- * trace_cut() - truncate several traces together: keep the requests within duration_us of the first request, and of
- * these the first `limit` in order of arrival. A limit of 0 means no limit.
+ * trace_cut() - truncate up to 8 traces together: keep the requests within duration_us of the first request, and of
+ * these the first `limit` in order of arrival. A duration or a limit of 0 means no limit.
  */
 void trace_cut(struct trace *traces, size_t count, uint64_t duration_us, uint64_t limit);
 

@@ -1,4 +1,7 @@
-/* drain.c - take a pool out of service: admit no further workers, and wait until the attached ones have detached. */
+/*
+ * drain.c - take a pool out of service: admit no further workers, and wait until the attached ones have detached
+ * (unless --no-wait is given), or put it back in service.
+ */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/output.h"

@@ -20,7 +20,7 @@ struct pages_view {
 	struct msg_page_entry *pages; /* [count] */
 };
 
-/* A pinned block of a pool. */
+/* A pinned block or object of a pool. */
 struct pin_view {
 	char pool[64];
 	uint64_t page_bytes;

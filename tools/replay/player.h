@@ -23,7 +23,7 @@ struct play_plan {
 	const struct allocator_ops *allocator;
 	struct gpool *pool;
 	double speed;        /* factor by which the replay is faster than the trace; 0: as fast as possible */
-	uint64_t fill_bytes; /* written to each allocation on its stream */
+	uint64_t fill_bytes; /* written to each allocation that has a stream */
 	bool in_order;
 	bool progress;                      /* print progress on standard error */
 	struct samples *samples;            /* receives the regions; may be NULL */

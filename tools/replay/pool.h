@@ -19,8 +19,7 @@ struct replay_pool {
 /* replay_pool_start() - start an agent if necessary. Return: 0, or an error after an error message. */
 int replay_pool_start(struct replay_pool *pool);
 /*
- * replay_pool_open() - open a new session. The allocations and mappings of the previous one are freed. Return: 0, or an
- * error after an error message.
+ * replay_pool_open() - open a new session. Return: 0, or an error after an error message.
  */
 int replay_pool_open(struct replay_pool *pool, struct gpool **handle);
 /* replay_pool_stop() - stop the started agent, and print errors of its shutdown. */

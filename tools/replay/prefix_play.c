@@ -55,7 +55,7 @@ static int play_foresee(struct play *play)
 
 /* ---- requests ---- */
 
-/* There is always room: the number of nodes is that of a full cache plus the blocks of the longest request. */
+/* There is always room: the nodes suffice for a full cache and the blocks of the longest request. */
 static void block_insert(struct play *play, uint32_t parent, uint32_t block)
 {
 	if (eviction_insert(play->eviction, parent, block, &play->kept[block]))

@@ -1,7 +1,7 @@
 /*
  * samples.h - the regions of an address space over time: lists of regions at up to SAMPLES_MAX times of a trace. Memory
- * is bounded: when the lists have SAMPLES_REGIONS_MAX regions in total, every second list is discarded, and the
- * interval is doubled.
+ * is bounded: when there are SAMPLES_MAX lists, or the lists have SAMPLES_REGIONS_MAX regions in total, every second
+ * list is discarded, and the interval is doubled.
  */
 #ifndef GPOOL_REPLAY_SAMPLES_H
 #define GPOOL_REPLAY_SAMPLES_H

@@ -11,7 +11,7 @@
  *
  * Time is simulated. An engine computes in steps. A step takes SERVE_STEP_US, plus SERVE_PREFILL_US for each token of a
  * prompt, plus SERVE_MOVE_US for each token copied to or from host memory. The engine with the earliest clock runs
- * next. The operations of pool and caches are real, and no process sleeps.
+ * next. The operations of pool and caches are real, and no process sleeps to let simulated time pass.
  */
 #ifndef GPOOL_REPLAY_SERVE_H
 #define GPOOL_REPLAY_SERVE_H

@@ -1,8 +1,8 @@
 /*
  * serve_run.c - one run: an agent, engine processes, and their turns.
  *
- * The engine with the earliest simulated clock executes a step while the others wait, so a run is deterministic. If an
- * engine dies, that is reported, and the others continue.
+ * The engine with the earliest simulated clock executes a step while the others wait, so engines never compute
+ * concurrently. If an engine dies, that is reported, and the others continue.
  */
 #include "tools/replay/serve.h"
 

@@ -58,7 +58,7 @@ void adapter_unref(struct adapter *adapter);
 /*
  * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
  * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, and some hundred
- * microseconds at the first call.
+ * microseconds at the first call and after each change that stat(2) reports.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
@@ -83,8 +83,8 @@ int adapter_form(
 void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form);
 
 /*
- * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: it does not exist, or was made from other
- * files; or as cold_open().
+ * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: it cannot be opened, or was made from other
+ * files or with other options; or as cold_open().
  * adapter_cold_end() - Close it.
  */
 int adapter_cold(

@@ -24,7 +24,7 @@
 
 enum {
 	COLD_VERSION = 1,
-	COLD_ALIGN = 4096, /* sufficient for O_DIRECT on all devices */
+	COLD_ALIGN = 4096, /* sufficient for O_DIRECT on usual devices */
 	/* limit of a group's page images; chosen: large enough to read fast, small enough for several buffers */
 	COLD_GROUP_IMAGE_MAX = 8 << 20,
 	COLD_HEAD_MAX = 32 << 20, /* room for the largest layout, and 65,536 groups and pages */
@@ -33,7 +33,10 @@ enum {
 enum cold_form { COLD_PLAIN, COLD_INT8, COLD_FORMS };
 enum cold_codec { COLD_RAW, COLD_ZSTD, COLD_CODECS };
 
-/* Identifies the files from which a cold file was made. Other files at the same path differ in at least one field. */
+/*
+ * Identifies the files from which a cold file was made. If they are replaced or changed, at least one field differs,
+ * unless the time of the weights is set back.
+ */
 struct cold_source {
 	uint64_t bytes, inode; /* bytes, inode of adapter_model.safetensors */
 	int64_t mtime_ns;
@@ -50,7 +53,7 @@ struct cold_header {
 	uint32_t form;       /* enum cold_form */
 	uint32_t groups, pages, layout_bytes;
 	uint32_t loss_module; /* index in the layout of the module with the largest loss in int8 */
-	float loss, bound;    /* loss of this module; see struct int8_loss */
+	float loss, bound;    /* loss of this module, see struct int8_loss; 0: not measured */
 };
 static_assert(sizeof(struct cold_header) == 96, "a format of files");
 
@@ -95,11 +98,11 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, st
 
 /*
  * cold_write() - Write the file `name` in the folder. If `int8` is set and the loss is at most INT8_LOSS_MAX, the pages
- * are stored in int8, otherwise plain. The file is compressed if this reduces its first group by a third.
+ * are stored in int8, otherwise plain. The file is compressed if this reduces its first group by at least a third.
  *
  * @convert: with the file of weights that `source` identifies
  * @header:  receives the header of the file; may be NULL
- * @reason:  also receives the reason why the file is plain although int8 was requested; empty otherwise
+ * @reason:  with int8, also receives the reason why the file is plain; empty if it is in int8
  *
  * The file is written as NAME.new, and renamed when it is complete and on disk; it replaces an existing file. After an
  * error NAME.new is removed. A name must have only one writer at a time. Memory: about four groups.

@@ -41,9 +41,8 @@ void convert_close(struct convert *convert);
 
 /*
  * convert_page() - Make the image of a page: tiles in the layout's element, with zeros between them. image:
- * [page_bytes].
- * Return: 0; -EINVAL, with a reason: a weight is infinite, not a number, or too large for fp16; -EIO. After an error
- * the image is undefined.
+ * [page_bytes]. Return: 0; -EINVAL, with a reason: a weight is infinite, not a number, or out of range for the element;
+ * -EIO. After an error the image is undefined.
  */
 int convert_page(const struct convert *convert, uint32_t page, void *image, struct reason *reason);
 

@@ -13,8 +13,8 @@
 #include "shm/adapter_layout.h"
 
 /*
- * pack_element() - Return the default element: fp16 if all weights are F16, otherwise bf16. F32 becomes bf16, which has
- * the same range, so no weight can overflow. Most models use bf16, and the kernels need weights of the model's type.
+ * pack_element() - Return the default element: fp16 if all weights are F16, otherwise bf16. F32 becomes bf16, whose
+ * range is almost the same. Most models use bf16, and the kernels need weights of the model's type.
  */
 enum adapter_element pack_element(const struct peft *peft);
 

@@ -33,7 +33,7 @@ enum cold_reader_way {
  * Cost: the buffers are allocated with the first file, and the ring with the first file that is not in the page cache.
  */
 int cold_reader_create(struct cold_reader **reader);
-/* cold_reader_destroy() - Free a reader, after cold_reader_end(). May be NULL. */
+/* cold_reader_destroy() - End the file of a reader, and free the reader. May be NULL. */
 void cold_reader_destroy(struct cold_reader *reader);
 
 /*

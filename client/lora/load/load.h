@@ -106,7 +106,10 @@ void loader_wake(struct gpool_lora *lora);
 
 /* ---- load.c; under the lock, except during the work ---- */
 
-/* load_begin() - Bring an adapter to LISTED or NEEDS_SOURCE, or to the end of its load if no part is needed. */
+/*
+ * load_begin() - Bring an adapter to LISTED or NEEDS_SOURCE; or, if no part is made, to the end of its load, or back to
+ * QUEUED.
+ */
 void load_begin(struct lora_loader *loader, struct lora_entry *entry);
 /*
  * load_source() - Open the next source. The load goes from NEEDS_SOURCE to LISTED, or to MADE if no source can be
@@ -121,7 +124,10 @@ int place_make(struct lora_loader *loader, struct lora_load *load);
 
 /* ---- turns.c; under the lock, except during the work ---- */
 
-/* turn_take() - Make one part of a load that is LISTED. After the last part the load is MADE or NEEDS_SOURCE. */
+/*
+ * turn_take() - Make one part of a load that is LISTED, unless its reader has no room. After the last part the load is
+ * MADE or NEEDS_SOURCE.
+ */
 void turn_take(struct lora_loader *loader, struct lora_load *load);
 /*
  * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of them, if the part comes from
@@ -151,7 +157,8 @@ void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
 
 /*
- * load_end() - Store the result of a load that is BEGUN or ENDING in its entry, and free the load; without the lock.
+ * load_end() - Store the result of a load that is BEGUN, ENDING or DRAFT_ENDING in its entry, and free the load;
+ * without the lock.
  * load_free() - Free a load to which no entry refers.
  */
 void load_end(struct lora_load *load, int error);
@@ -203,8 +210,8 @@ bool part_take(struct lora_load *load, struct lora_part *part);
 int part_fetch(struct lora_load *load, struct lora_part *part);
 void part_return(struct lora_load *load, const struct lora_part *part);
 /*
- * part_make() - Write the images of a part to its pages, except those that are done. Return: 0; -EINVAL, -EIO: the
- * source is invalid; -ENOMEM.
+ * part_make() - Write the images of a part to its pages, except those that are done. Return: 0; -EINVAL: the source is
+ * invalid; -EIO: it is invalid, or the GPU failed; -ENOMEM.
  */
 int part_make(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);

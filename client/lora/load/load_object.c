@@ -1,9 +1,10 @@
 /*
  * load_object.c - the object in the pool that contains an adapter, published by this process or another engine.
  *
- * The name of the object is a hash of its sources: the files, the type, the page size and the salt. An engine that
- * opens the object compares its layout with the one that results from the files. If two engines publish at the same
- * time, one is first, and the other one opens the object of the first.
+ * The name of the object is a hash of the files, the type, the page size, the flag for int8, the salt, the trust
+ * domain, and, if the object is private, the tenant. An engine that opens the object compares its layout with the one
+ * that results from the files. If two engines publish at the same time, one is first, and the other one opens the
+ * object of the first.
  */
 #include "client/lora/load/load.h"
 

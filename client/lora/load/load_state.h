@@ -1,7 +1,7 @@
 /*
  * load_state.h - the states of an adapter in this process. Internal to client/lora.
  *
- *    COLD <-- error or eviction, from BEGUN, ENDING and RESIDENT
+ *    COLD <-- error, eviction or end, from QUEUED, BEGUN, ENDING, DRAFT_ENDING and RESIDENT
  *      |  acquire, prefetch, claim                 acquire.c
  *    QUEUED <------- BEGUN: the pool has no room
  *      |  taken by a loader thread                 loaders.c
@@ -23,8 +23,9 @@
  *      |  no caller waits
  *    RESIDENT
  *
- * load_set_state() is the only function that changes the state. It checks the transition, and keeps the lists and
- * counts that depend on the state. All functions are called under the lock of struct gpool_lora.
+ * load_state.c lists all transitions. load_set_state() is the only function that changes the state. It checks the
+ * transition, and keeps the lists and counts that depend on the state. It is called under the lock of struct
+ * gpool_lora.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_STATE_H
 #define GPOOL_CLIENT_LORA_LOAD_STATE_H

@@ -3,15 +3,15 @@
  *
  * An adapter is COLD, LOADING or RESIDENT; load_state.h divides these states further. A load that fails leaves the
  * adapter COLD with `error` set, and the next acquire tries again. A pin of a RESIDENT adapter may find that the
- * adapter was evicted; its state is then COLD.
+ * adapter was evicted; its state is then COLD, unless the adapter is acquired or GPU work uses it.
  *
  * gpool_lora_acquire_async() acquires an adapter that is LOADING. An object in use cannot be published, because
  * publishing makes its mapping read-only. It therefore stays a draft of this process until its last use has ended:
  * RESIDENT if the load is complete, LOADING if the load has failed. A loader thread then publishes or drops it.
  *
  * One lock protects these states. It is not held while a file is read or while a thread waits for a GPU. Loader threads
- * (load.h) read files and open objects without it, because no other thread changes an entry that is LOADING. A RESIDENT
- * entry is closed only when it is not acquired.
+ * (load.h) read files and open objects without it, because an entry that is LOADING is neither closed nor unregistered.
+ * A RESIDENT entry is closed only when it is not acquired.
  */
 #ifndef GPOOL_CLIENT_LORA_LORA_H
 #define GPOOL_CLIENT_LORA_LORA_H
@@ -125,7 +125,7 @@ struct gpool_lora {
 	struct lora_list steps, queue, turns, drafts;
 	TAILQ_HEAD(, lora_later) later; /* copies to make when no other work is queued */
 	uint32_t loads;                 /* number of loads in progress */
-	/* making: number of threads that make parts from memory, at most `cores` */
+	/* making: number of threads that make parts from memory; from `cores` on, no other is woken or helps */
 	uint32_t making, cores;
 	bool watching; /* one thread is waiting for a fence of a draft */
 	bool crowded;  /* the pool has no room for another load until one ends */
@@ -200,7 +200,7 @@ void lora_claim_end(struct gpool_lora *lora, uint32_t id);
  * lora_changes() - Return the number of changes.
  * lora_change() - Report a change.
  * lora_change_wait() - Wait until the number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0,
- * -ETIMEDOUT.
+ * -ETIMEDOUT (also if gpool_wait_check() ended the wait).
  */
 uint64_t lora_changes(struct gpool_lora *lora);
 void lora_change(struct gpool_lora *lora);
@@ -215,8 +215,8 @@ void lora_user_add(struct gpool_lora *lora, int32_t more);
 /* ---- loaders.c ---- */
 
 /*
- * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EIO; also after an error, loaders_end()
- * is to be called.
+ * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO; also after an error,
+ * loaders_end() is to be called.
  * loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
  */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
@@ -247,7 +247,7 @@ bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
  */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
-/* layer_pages() - Return the number of pages, from the first on, that a layer needs; -1: all layers. */
+/* layer_pages() - Return the number of pages, from the first on, that a layer needs; -1: all pages. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer);
 /* layer_is_here() - Return: true if a layer (-1: all layers) of an acquired adapter is complete; under the lock. */
 bool layer_is_here(const struct lora_entry *entry, int32_t layer);

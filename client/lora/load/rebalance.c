@@ -51,8 +51,8 @@ static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 }
 
 /*
- * Return the number of free pages beyond the reserve, or 0 if a session waits for pages. Idle pages of sessions are not
- * included, because the sessions are likely to use them.
+ * Return the number of free pages beyond the reserve, or 0 if the pressure is not low or a session waits for pages.
+ * Idle pages of sessions are not included, because the sessions are likely to use them.
  */
 static uint32_t pages_to_spare(const struct gpool *pool)
 {

@@ -22,7 +22,7 @@ bool rebalance_is_due(const struct gpool_lora *lora);
  * linear in the number of adapters.
  */
 void rebalance(struct gpool_lora *lora);
-/* rebalance_wait() - Wait until there is work, or until the interval has passed. */
+/* rebalance_wait() - Wait until there is work, or, unless it is disabled, until the interval has passed. */
 void rebalance_wait(struct gpool_lora *lora);
 
 #endif

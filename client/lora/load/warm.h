@@ -1,6 +1,6 @@
 /*
  * warm.h - warm copies: adapters in host memory, as pinnable named objects of a pool with the back end `host`, which
- * all engines of a trust domain share.
+ * all engines of a trust domain share, or with private copies those of one tenant.
  *
  * A copy has the content of a cold file, uncompressed: the forms of the adapter's pages (cold_file.h) in order, and
  * this metadata:
@@ -64,7 +64,7 @@ struct warm_kept {
 /* warm_again() - Pin a kept copy, as warm_find() does. Return: -ENOENT: not kept, or evicted. */
 int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8,
 	struct warm_copy *copy);
-/* warm_leave() - Keep the copy instead of closing it. */
+/* warm_leave() - Keep the copy instead of closing it, unless it was evicted or is too large. */
 void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
 void warm_kept_end(struct warm_kept *kept);
 

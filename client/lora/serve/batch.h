@@ -10,7 +10,8 @@
  * table need not be created again.
  *
  * Invariants: if a slot has an id, slot_of[id] is this slot. Slots of the last batch are held: the batch has acquired
- * their adapters. The device memory is written only in the order of `stream`, after the work of the previous batch.
+ * their adapters. The device memory is written only in the order of `stream`, after the work that was queued on it for
+ * the previous batch.
  */
 #ifndef GPOOL_CLIENT_LORA_BATCH_H
 #define GPOOL_CLIENT_LORA_BATCH_H

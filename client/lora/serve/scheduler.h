@@ -11,9 +11,8 @@
  *
  *   LORA_IN_ORDER        requests start in order of arrival: a blocked request blocks all later requests
  *   LORA_AROUND          other requests that are due start before a blocked one
- *   LORA_RESIDENT_FIRST  requests whose adapter is resident start first, in order of arrival; then those whose adapter
- *                        is being loaded; then the rest. If there are too many adapters, those with the most waiting
- *                        requests are chosen
+ *   LORA_RESIDENT_FIRST  requests whose adapter is resident start, due or not, in order of arrival. If there are too
+ *                        many adapters, those with the most waiting requests are chosen
  *
  * Bound: a request is bypassed when a later request starts. max_bypass_us after it was first bypassed, the request is
  * overdue. From then on, no request bypasses it: it waits only for earlier requests, its adapter and room in the batch.
@@ -128,8 +127,9 @@ int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
 /*
- * lora_scheduler_schedule() - Form the next batch. Cost: linear in the number of waiting requests; with LORA_IN_ORDER,
- * in the number of those that are due.
+ * lora_scheduler_schedule() - Form the next batch. Cost: linear in the number of waiting requests; with LORA_IN_ORDER
+ * and LORA_AROUND, in the number of those that are due. With LORA_RESIDENT_FIRST and too many adapters, also in
+ * batch_adapters times their number.
  */
 void lora_scheduler_schedule(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch);

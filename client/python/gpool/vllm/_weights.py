@@ -1,8 +1,8 @@
 """Weights that engines share: the model loader "gpool" (--load-format gpool).
 
-The first engine loads a model by another format, publishes its tensors in one immutable object, and uses the parameters
-there. The next ones map the object. It stays while an engine has it open, and until the memory is needed afterwards. An
-engine that sleeps does not have it open.
+The first engine loads a model by another format, publishes its tensors in one ephemeral object, and uses the parameters
+there. The next ones map the object. It is kept while an engine has it open, and afterwards until the memory is needed.
+An engine that sleeps does not have it open.
 
 Each engine has the buffers for itself: vLLM writes some of them, and uses others again in the next model that it makes,
 as the tables of rotary embeddings.
