@@ -30,7 +30,7 @@ class Sleep(EngineTest):
                 with self.agent.pool() as pool, pool.alloc(self.pages - 1):
                     self.assertEqual(self.weights(), 0)
                     for _ in range(2):
-                        self.assertIn("not enough pages free or evictable: 10 needed", engine.call("wake_up"))
+                        self.assertIn("not enough free or evictable pages: 10 needed", engine.call("wake_up"))
                         self.assertEqual(self.status()["pinned_pages"], self.pages)
             self.assertEqual(engine.call("wake_up"), "")
             self.assertEqual(self.weights(), 1)

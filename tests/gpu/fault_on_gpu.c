@@ -32,7 +32,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_S = 60 };
+enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_S = 300 };
 
 static const char *backend = "cuda";
 static struct harness harness;

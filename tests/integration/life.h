@@ -32,7 +32,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, END_MS = AWAIT_MS };
+enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 1000, END_MS = AWAIT_MS };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"

@@ -25,7 +25,7 @@
 
 enum {
 	ARGUMENTS_MAX = 24,
-	STUCK_SECONDS = 250,
+	STUCK_SECONDS = 1000,
 	OK = 0,
 	FAILED = 1,
 	USAGE = 2,

@@ -521,7 +521,7 @@ static void test_child_with_a_pool_of_its_own(void **state)
 		struct gpool_block block;
 		struct gpool *own;
 
-		alarm(250);
+		alarm(1000);
 		if (gpool_open(&options, &own) || gpool_alloc(own, 1, NULL, &block))
 			_exit(1);
 		if (gpool_event_next(own, 0, &event) != -EOPNOTSUPP)

@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, STUCK_SECONDS = 250, ANSWER_MS = AWAIT_MS };
+enum { PAGES = 64, STUCK_SECONDS = 1000, ANSWER_MS = AWAIT_MS };
 
 #define CONFIG(policy) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \

@@ -43,7 +43,7 @@
 
 enum { SILENCE_MS = 100 }; /* time in which no message may arrive */
 enum {
-	STUCK_SECONDS = 250,
+	STUCK_SECONDS = 1000,
 	SP_REQ = 0x30,
 	SP_REP = 0x31,
 	SP_PUB = 0x20,

@@ -27,7 +27,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 250, OTHER_USER = 65534 };
+enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 1000, OTHER_USER = 65534 };
 
 static struct harness harness;
 

@@ -38,7 +38,7 @@ static struct gpool *pool;
 static int attach(void **state)
 {
 	(void)state;
-	alarm(250);
+	alarm(1000);
 	pool = harness_open_calm(&harness);
 	return 0;
 }

@@ -27,7 +27,7 @@
 
 #include <cmocka.h>
 
-enum { MANY = 6000, PAGES = 8192, STUCK_SECONDS = 300 };
+enum { MANY = 6000, PAGES = 8192, STUCK_SECONDS = 1000 };
 
 static struct harness harness;
 static struct gpool *pool;

@@ -33,7 +33,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, EVENTS_MAX = 256 };
+enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 1000, EVENTS_MAX = 256 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"

@@ -1382,7 +1382,6 @@ int main(void)
 	};
 	int failed;
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	unsetenv("GPOOL_DIR");
 	failed = cmocka_run_group_tests(alone, NULL, NULL);

@@ -273,7 +273,6 @@ int main(void)
 		cmocka_unit_test(test_it_outlives_the_agent),
 	};
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	return cmocka_run_group_tests(tests, start, stop);
 }

@@ -203,7 +203,6 @@ int main(void)
 	};
 	int failed;
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	failed = cmocka_run_group_tests(alone, NULL, NULL);
 	return failed + cmocka_run_group_tests(with_agent, start, stop);

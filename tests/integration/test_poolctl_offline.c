@@ -903,7 +903,6 @@ int main(void)
 		WITH_KEEPER(test_full_output),
 	};
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	unsetenv("GPOOL_DIR");
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -647,7 +647,6 @@ int main(void)
 		WITH_WORKER(test_snapshot_without_sessions),
 	};
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	unsetenv("GPOOL_DIR");
 	return cmocka_run_group_tests(tests, agent_setup, agent_teardown);

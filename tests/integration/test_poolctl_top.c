@@ -214,7 +214,6 @@ int main(void)
 		cmocka_unit_test(test_it_outlives_gpoold),
 	};
 
-	alarm(STUCK_SECONDS);
 	unsetenv("NO_COLOR");
 	unsetenv("LINES");
 	unsetenv("COLUMNS");

@@ -33,7 +33,7 @@ enum {
 	PINNED = 8,
 	UNPINNED = 16,
 	FREED = 24, /* more than a magazine holds: the others are idle */
-	STUCK_SECONDS = 250,
+	STUCK_SECONDS = 1000,
 };
 
 static struct harness harness;

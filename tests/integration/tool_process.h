@@ -27,7 +27,7 @@
 
 #include <cmocka.h>
 
-enum { TOOL_STUCK_SECONDS = 250, TOOL_ARGUMENTS_MAX = 32, TOOL_TEXT_MAX = 4 << 20 };
+enum { TOOL_STUCK_SECONDS = 1000, TOOL_ARGUMENTS_MAX = 32, TOOL_TEXT_MAX = 4 << 20 };
 
 static struct {
 	char program[4096 + 32];

@@ -32,7 +32,7 @@
 
 #include "proto/attach.h"
 
-enum { STUCK_SECONDS = 250, WAIT_MS = 60000 };
+enum { STUCK_SECONDS = 1000, WAIT_MS = 60000 };
 
 struct fixture {
 	int descriptors;
