@@ -196,7 +196,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
  * memory_get() - provide `blocks` free blocks in held chunks; evicts cached blocks if necessary.
- * Return: 0, or as gpool_range_commit(). On an error, only cached content that the agent has taken is dropped.
+ * Return: 0, or as gpool_range_commit(). On an error, cached content may be lost: chunks that the agent has taken and,
+ * if these made it impossible to evict enough, blocks evicted before.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
