@@ -18,9 +18,9 @@ extern "C" {
 /*
  * LoRA adapters in PEFT's file format are packed into pages that all engines of a trust domain share. The first engine
  * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
- * adapter is not evicted while an engine has acquired it. Afterwards it is resident until its pages are needed.
- * Acquiring an adapter that is resident and mapped costs a lookup and a pin. Ranks are not padded to a common rank; the
- * rest of an adapter's last page is unused.
+ * adapter is not evicted while an engine has acquired it, unless the agent has ended its pins as leaked
+ * (gpool_object_pin()). Afterwards it is resident until its pages are needed. Acquiring an adapter that is resident and
+ * mapped costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page is unused.
  *
  * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
