@@ -238,8 +238,8 @@ static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
  * kv_admit() - check by numbers of blocks whether a sequence fits; memory_get() may still fail. Other sequences already
- * have `borrowed` of its blocks.
- * Return: 0, -ENOSPC, -EFBIG (the cache is too small even when empty). The caller holds the lock.
+ * have `borrowed` of its blocks. Return: 0, -ENOSPC, -EFBIG (more than a sequence may have, or than the cache or the
+ * pool has even when empty). The caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 
