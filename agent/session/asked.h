@@ -4,7 +4,7 @@
  * with the same number. The ledger stores the last answer of each session.
  *
  * The agent decides, stores the answer with asked_keep(), executes it, then sends it. If the request is repeated, the
- * agent finds the answer, executes it again (so the execution must be idempotent) and sends it.
+ * agent finds the answer, completes its execution (which must be idempotent) and sends it.
  */
 #ifndef GPOOL_AGENT_ASKED_H
 #define GPOOL_AGENT_ASKED_H

@@ -38,7 +38,7 @@ enum {
 	 * 128 columns). At least one of cache_dir and warm is required. This halves the disk space, the host memory and
 	 * the time to read. The first load of an adapter measures the loss. From this load on, the pool contains the
 	 * restored int8 weights, so that the weights from every source are bit-identical. Without the flag, and for
-	 * adapters with a larger loss, weights are bit-identical to those of the files.
+	 * adapters with a larger loss, the weights are those of the files, rounded to the element type.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */
