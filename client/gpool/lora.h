@@ -54,9 +54,10 @@ struct gpool_lora_options {
 	const char *cache_dir; /* existing directory in which loaded adapters are stored for later loads. NULL: none */
 	uint64_t salt[2];      /* adapters are shared only among engines with the same salt */
 	/*
-	 * A pool of the back end `host` for copies of loaded adapters. All engines that pass this pool share the
-	 * copies, which are named objects and are evicted like others (gpool_object_pin()). The caller keeps the pool
-	 * open until gpool_lora_destroy(). NULL: no such copies.
+	 * A pool of the back end `host` for copies of loaded adapters. All engines of the trust domain, or of the
+	 * tenant with GPOOL_LORA_PRIVATE, that pass this pool share the copies, which are named objects and are evicted
+	 * like others (gpool_object_pin()). The caller keeps the pool open until gpool_lora_destroy(). NULL: no such
+	 * copies.
 	 */
 	struct gpool *warm;
 	/*
