@@ -4,7 +4,8 @@
  * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. All four
  * accesses are sequentially consistent, so at least one side sees the store of the other. If the reads were only
  * acquire loads, each side could miss the store of the other (shown by tests/model/pin_evict.pml).
- * tests/stress/torture_threads --broken uses a pin that does not read the page word, and must detect the error.
+ * tests/stress/torture_threads --broken plants a bug, such as a pin that does not read the page word, and must detect
+ * it.
  *
  * The worker writes its pins, and the agent writes the page words. The pins of a dead worker end with its segment.
  * Cost: one atomic add.

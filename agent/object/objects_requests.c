@@ -97,7 +97,8 @@ static bool flags_ok(uint32_t flags)
 
 /*
  * Return true if the session may replace or delete a version in its trust domain (docs/rights.md). The writer of a
- * mutable object holds the object's role, which only the owner's tenant can hold (agent/session/roles.c).
+ * mutable object is its publisher, or has adopted it with the object's role, which only the owner's tenant can hold
+ * (agent/session/roles.c).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {

@@ -200,9 +200,9 @@ static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 }
 
 /*
- * Return true if the next scan must wait. After a scan that found too little, the agent waits for as long as the scan
- * took, so that requests cost it at most half of its time even if all content is pinned. (A scan takes microseconds per
- * thousand pages.)
+ * Return true if the next scan must wait. After a scan without an eviction, except for a request with own_last, the
+ * agent waits for as long as the scan took, so that such requests cost it at most half of its time even if all content
+ * is pinned. (A scan takes microseconds per thousand pages.)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {

@@ -87,8 +87,8 @@ struct tenant *access_tenant(
 				return &pool->tenants[i];
 		}
 	/*
-	 * A session that leases no pages needs no tenant, and root and the agent's own user must always be able to
-	 * attach.
+	 * A session that leases no pages needs no tenant. Root and the agent's own user must be able to attach even if
+	 * they belong to none.
 	 */
 	if (kind != SESSION_WORKER || is_operator(peer))
 		return &pool->tenants[0];

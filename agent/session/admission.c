@@ -157,7 +157,10 @@ static bool session_answer(struct session *session)
 		session_ledger_state(session, LEDGER_SESSION_LIVE);
 		return true;
 	}
-	/* The session has no pages, so it can end before its process. */
+	/*
+	 * The process cannot use any page, because it has not received the descriptors. The session can therefore end
+	 * before the process.
+	 */
 	log_warning(
 		"cannot reply to '%s' (pid %d): %s; ending its session", session->name, session->pid, strerror(-error));
 	session_end(session, SESSION_END_DETACH);

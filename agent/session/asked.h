@@ -1,10 +1,10 @@
 /*
- * asked.h - requests on the attach socket that change state. Each takes effect at most once, although an agent may die
- * at any point. A worker sends one request at a time, with increasing numbers, and repeats an unanswered request with
- * the same number. The ledger stores the last answer of each session.
+ * asked.h - requests on the attach socket that change objects. Each takes effect at most once, although an agent may
+ * die at any point. A worker sends one request at a time, with increasing numbers, and repeats an unanswered request
+ * with the same number. The ledger stores the last answer of each session.
  *
  * The agent decides, stores the answer with asked_keep(), executes it, then sends it. If the request is repeated, the
- * agent finds the answer, executes it again (so the execution must be idempotent) and sends it.
+ * agent finds the answer, completes its execution (which must be idempotent) and sends it.
  */
 #ifndef GPOOL_AGENT_ASKED_H
 #define GPOOL_AGENT_ASKED_H

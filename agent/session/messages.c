@@ -13,7 +13,8 @@
 
 /*
  * Return true if the session may receive a descriptor of this handle. Access cannot be revoked, since an import
- * persists. It is therefore limited to pages that are leased to the session or belong to an object that it has open.
+ * persists. It is therefore limited to handles with a page that is leased to the session or belongs to an object that
+ * it has open. Only a pool whose handles share one descriptor has no such limit.
  */
 static bool handle_allowed(const struct session *session, uint32_t handle)
 {

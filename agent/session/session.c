@@ -98,7 +98,10 @@ static void process_died(struct session *session)
 	agent_need_tick(pool->agent, grace_ms);
 }
 
-/* Process a closed connection. The pages are freed if the process has ended, too; otherwise they are quarantined. */
+/*
+ * Process a closed connection: as a death if the process has ended, too; otherwise session_tick() quarantines the
+ * pages.
+ */
 void session_connection_closed(struct session *session)
 {
 	agent_unwatch(session->pool->agent, &session->socket);

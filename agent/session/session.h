@@ -37,7 +37,10 @@ void session_end(struct session *session, enum session_end how);
 void session_disconnect(struct session *session, int error, const char *why);
 /* session_damage() - count an invalid field. The session is ended after DAMAGE_MAX of them. */
 void session_damage(struct session *session, const char *what);
-/* session_tick() - check a disconnected session whose process is still running. */
+/*
+ * session_tick() - quarantine the pages of a disconnected session whose process is still running, or end a session
+ * whose trust.death_grace has passed.
+ */
 void session_tick(struct session *session);
 
 void session_add_totals(const struct session *session, struct session_totals *totals);

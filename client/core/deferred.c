@@ -19,9 +19,9 @@ enum {
 };
 
 /*
- * A freed block that waits for a fence has no pin. Its tag has BLOCK_DYING and its entry has the fence, so the agent
- * may take it once the fence is signaled, even if this process has died by then. This process must therefore claim the
- * block before it ends it.
+ * A freed block that waits only for a fence has no pin. Its tag has BLOCK_DYING and its entry has the fence, so the
+ * agent may take it once the fence is signaled, even if this process has died by then. This process must therefore
+ * claim the block before it ends it.
  */
 enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
 

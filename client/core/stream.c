@@ -62,8 +62,8 @@ int stream_open_all(struct gpool *pool)
 }
 
 /*
- * Signal a fence by the CPU, for this session and other sessions. Must not be used for a stream to which a GPU writes.
- * The caller holds the stream's lock.
+ * Signal a fence by the CPU, for this session and other sessions. Must not be used for a stream to which a GPU may
+ * still write. The caller holds the stream's lock.
  */
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {

@@ -59,8 +59,8 @@ extern _Thread_local struct thread_slot thread_slots[POOLS_MAX] GPOOL_INTERNAL(t
 	__attribute__((tls_model("initial-exec")));
 
 /*
- * thread_cache_create() - create the calling thread's cache for this pool. Return NULL if there is no memory; then only
- * allocations of this thread fail.
+ * thread_cache_create() - create the calling thread's cache for this pool. Return NULL if there is no memory; then
+ * allocations of this thread, and gpool_sleep() and gpool_wake() with pages, fail.
  */
 struct thread_cache *thread_cache_create(struct gpool *pool) GPOOL_INTERNAL(thread_cache_create) COLD;
 

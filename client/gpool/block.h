@@ -130,8 +130,9 @@ GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
  * gpool_discard() - free a block that the caller has not pinned, even while it is spilled. If it is being spilled or
  * restored, the call waits.
  *
- * Return: 0, -ESTALE (already freed or evicted), -ETIMEDOUT, -EINVAL (as gpool_pin()), -EPIPE (it is spilled, and the
- * agent is not running), -ECHILD. Cost: as gpool_pin() and gpool_free(); for a spilled block a request to the agent.
+ * Return: 0, -ESTALE (already freed or evicted), -ETIMEDOUT, -EINTR, -EINVAL (as gpool_pin()), -EPIPE (it is spilled,
+ * and the agent is not running), -ECHILD. Cost: as gpool_pin() and gpool_free(); for a spilled block a request to the
+ * agent.
  */
 GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
@@ -185,8 +186,8 @@ GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
  *
  * A spilled block is not restored.
  *
- * Return: 0, -ESTALE (spilled, freed or evicted), -ETIMEDOUT, -EINVAL (as gpool_pin()), -ECHILD. Cost: a pin and an
- * unpin.
+ * Return: 0, -ESTALE (spilled, freed or evicted), -ETIMEDOUT, -EINTR, -EINVAL (as gpool_pin()), -ECHILD. Cost: a pin
+ * and an unpin.
  */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 
@@ -210,8 +211,9 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  * pages. A process that makes none of these calls for more than a second should call this function periodically.
  * Otherwise such pages are retired, and listed under the name of the process.
  *
- * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page;
- * otherwise a pass over the page table, an unmap call for each handle and a message to the agent.
+ * Return: the number of driver handles that were reported to the agent as released, or -ECHILD. Cost: one load if no
+ * session waits for a page; otherwise a pass over the page table, an unmap call for each handle and a message to the
+ * agent.
  */
 GPOOL_API int gpool_release_unused(struct gpool *pool);
 
@@ -277,7 +279,8 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
 /* ---- frees and unpins with fences ---- */
 
 /*
- * gpool_free_after() - free a pinned block when a fence is signaled. The call does not wait.
+ * gpool_free_after() - free a pinned block when a fence is signaled. The call does not wait, except for a spilled
+ * block, which it discards as gpool_discard() does.
  *
  * From this call on the handle is stale and no new pin succeeds. The pages can be reused when `fence` and all fences of
  * earlier gpool_unpin_after() calls are signaled and all other pins have ended. Then a call of this process that

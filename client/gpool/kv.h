@@ -17,9 +17,9 @@ extern "C" {
  *	address + i / chunk_blocks * chunk_bytes + i % chunk_blocks * block_bytes        (struct gpool_kv_layout)
  *
  * Kernels need only these numbers and the tables. A chunk is the unit in which the cache commits and decommits memory:
- * one driver handle with several blocks, or several handles with one block. A chunk has memory while at least one of
- * its blocks is in use. Afterwards any session may get the memory. Blocks are allocated in ascending order, first from
- * chunks with memory, then from others.
+ * one or several driver handles with one or several blocks. A chunk has memory while at least one of its blocks is in
+ * use. Afterwards any session may get the memory. Blocks are allocated in ascending order, first from chunks with
+ * memory, then from others.
  *
  * The cache's stream must order all GPU work that uses the cache: queue the work on this stream, or make the stream
  * wait for it (gpool_stream_wait()). A freed block may be allocated to another sequence at once, copies are queued on
@@ -63,7 +63,7 @@ struct gpool_kv_options {
 	uint32_t stream;              /* stream that orders all work; open, not host-signaled */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool can hold */
 	uint32_t max_sequences;       /* running and preempted sequences, up to 65,536; 0: 256 */
-	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
+	uint32_t max_sequence_tokens; /* up to 2^24 - block_tokens, rounded up to whole blocks; 0: 131,072 */
 	uint32_t watermark_blocks;    /* blocks that admission leaves free; 0: 1 % of all; or GPOOL_KV_NO_WATERMARK */
 	uint64_t owner_id;            /* any number; tools display it */
 	/* PREFIXES: hash of everything that affects KV contents (weights, quantization, ...) */
@@ -153,7 +153,8 @@ enum gpool_kv_admission {
 	GPOOL_KV_OK = 0,
 	/* not enough available blocks; gpool_kv_allocate() may still succeed, by evicting unpinned content of others */
 	GPOOL_KV_LATER = 1,
-	GPOOL_KV_NEVER = 2 /* more than a sequence may have, or than the cache or the pool has */
+	/* more blocks than a sequence may have or, with the watermark, than the cache or the pool has */
+	GPOOL_KV_NEVER = 2
 };
 
 /*
@@ -194,8 +195,9 @@ GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, ui
 	const struct gpool_kv_batch *limits, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_oom_info() - return the numbers of blocks for this cache's last call that failed with -ENOSPC, -EDQUOT or
- * -EFBIG.
+ * gpool_kv_oom_info() - return the numbers of blocks for the last gpool_kv_allocate(), gpool_kv_prefix_allocate(),
+ * gpool_kv_append() or gpool_kv_resume() in this cache that failed with -ENOSPC, -EDQUOT or -EFBIG for lack of blocks
+ * or pages for them.
  *
  * Return: 0, -EINVAL (size), -ECHILD. Cost: one lock.
  */
@@ -380,7 +382,7 @@ enum {
  *
  * Return: as gpool_kv_preempt(), or an error that leaves the sequence running:
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
- *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or the back end `cuda` in a library
+ * GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 + head_size bytes, or the back end `cuda` in a library
  *                that was built without nvcc
  *   -ENOSPC      too few free blocks of host memory; with GPOOL_KV_OFFLOAD_POOL, no pages for the copy, which exists in
  *                addition to the original for a short time. In this case the cache's host memory may still have room
@@ -489,8 +491,9 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  *   -EINTR   gpool_wait_check() ended a wait
  *   -ECHILD  after fork()
  *
- * Cost: a copy for each changed sequence, from its first to its last changed entry; one fence for each 64 KiB of
- * entries. The call waits if the copies of earlier calls, of several times 64 KiB, are not done.
+ * Cost: a copy for each changed sequence, from its first to its last changed entry; one fence for each part of up to 64
+ * KiB of entries of up to 256 sequences. Before each part the call waits until the eighth part before it, of this or an
+ * earlier call, is copied.
  */
 GPOOL_API int gpool_kv_sync(struct gpool_kv *kv);
 
@@ -503,7 +506,8 @@ struct gpool_kv_pair {
  * gpool_kv_copy_blocks() - queue copies of blocks in the given order, on the cache's stream. Adjacent blocks are copied
  * together.
  *
- * All blocks must be in use. A block that is written must belong to one sequence only and must not be published.
+ * All blocks must be in use. A block that is written must belong to one sequence only and must not be published or
+ * copied to itself.
  *
  * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
  * -ENOMEM, -EIO, -ENODEV (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
@@ -512,8 +516,8 @@ struct gpool_kv_pair {
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
 /*
- * gpool_kv_compact() - move blocks out of nearly empty chunks into free blocks of other chunks, and return the memory
- * of the emptied chunks to the pool.
+ * gpool_kv_compact() - move blocks out of the chunks with the fewest blocks into free blocks of other chunks, and
+ * return the memory of the emptied chunks to the pool.
  *
  * @blocks: maximum number of blocks to move; whole chunks are moved. compact_bytes_per_s is a further limit
  *
@@ -553,10 +557,10 @@ GPOOL_API int gpool_kv_validate(
  * the same IDs share these blocks, as forks do, and need not recompute them. A block is identified by all tokens up to
  * its end, by the cache's model and shape, and by adapter and salt.
  *
- * A published block without a sequence is cached and counts as free. It remains until its memory is needed, until
- * gpool_kv_prefix_evict(), or until gpool_sleep() discards the content. The least recently used cached blocks are
- * evicted first or, with GPOOL_KV_ADAPTIVE, those that are least likely to be reused. Later blocks of a prefix are
- * evicted before earlier blocks.
+ * A published block without a sequence is cached and counts as free. It remains until its memory is needed, until more
+ * than cached_blocks are cached, until gpool_kv_prefix_evict(), or until gpool_sleep() discards the content. The least
+ * recently used cached blocks are evicted first or, with GPOOL_KV_ADAPTIVE, those that are least likely to be reused.
+ * Later blocks of a prefix are evicted before earlier blocks.
  *
  * Chunks without a block in use are offered, as by gpool_range_offer(), after the work that is queued at that time.
  * When memory is needed elsewhere, the agent takes such chunks in the order of eviction, without a call of this
@@ -591,7 +595,8 @@ struct gpool_kv_prefix_found {
 GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 16);
 
 /*
- * gpool_kv_prefix_find() - find the longest published prefix of token IDs, in full blocks. No block is reserved.
+ * gpool_kv_prefix_find() - find the longest published prefix of token IDs, in full blocks. No block is reserved. Blocks
+ * that other processes share are found only if this cache already maps them.
  *
  * Return: 0, -EINVAL (size, flag; count without ids), -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -E2BIG, -ECHILD.
  * Cost: one lock; for each block found, and for one more, a hash over its IDs and two loads.
@@ -717,9 +722,9 @@ struct gpool_kv_stats {
 	uint32_t free_blocks;      /* max_blocks - used_blocks; includes cached blocks */
 	uint32_t available_blocks; /* struct gpool_kv_need */
 	uint32_t watermark_blocks;
-	uint32_t reclaimable_blocks; /* blocks that preempting the next victim would free */
-	uint32_t step_blocks;        /* blocks needed for one more token of every running sequence */
-	uint32_t shared_blocks;      /* blocks that more than one sequence uses */
+	uint32_t reclaimable_blocks; /* blocks of the next victim that no other sequence shares */
+	uint32_t step_blocks;        /* enough blocks for one more token of every running sequence */
+	uint32_t shared_blocks;      /* own blocks that more than one sequence uses */
 	uint32_t running, preempted; /* sequences */
 	uint32_t committed_chunks;   /* chunks with memory */
 	uint32_t cached_blocks;      /* published, without a sequence */
@@ -795,7 +800,8 @@ GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers.
+ * gpool_kv_group_oom_info() - report the cache that refused the group's last failed allocation, append, fork or resume,
+ * and its numbers.
  *
  * @member: receives the index of the cache; may be NULL
  *
@@ -813,7 +819,8 @@ GPOOL_API int gpool_kv_group_allocate(
  *
  * @member, @slot: receive the cache and the slot of the first token; may be NULL
  *
- * Return: as gpool_kv_append(), and as gpool_kv_allocate() for a new part. Cost: one more lock than gpool_kv_append().
+ * Return: as gpool_kv_append(), and as gpool_kv_allocate() for a new part. Cost: one more lock than gpool_kv_append(),
+ * and another one with @slot.
  */
 GPOOL_API int gpool_kv_group_append(
 	struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot);

@@ -18,9 +18,9 @@ extern "C" {
 /*
  * LoRA adapters in PEFT's file format are packed into pages that all engines of a trust domain share. The first engine
  * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
- * adapter is not evicted while an engine has acquired it. Afterwards it is resident until its pages are needed.
- * Acquiring an adapter that is resident and mapped costs a lookup and a pin. Ranks are not padded to a common rank; the
- * rest of an adapter's last page is unused.
+ * adapter is not evicted while an engine has acquired it, unless the agent has ended its pins as leaked
+ * (gpool_object_pin()). Afterwards it is resident until its pages are needed. Acquiring an adapter that is resident and
+ * mapped costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page is unused.
  *
  * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
@@ -38,7 +38,7 @@ enum {
 	 * 128 columns). At least one of cache_dir and warm is required. This halves the disk space, the host memory and
 	 * the time to read. The first load of an adapter measures the loss. From this load on, the pool contains the
 	 * restored int8 weights, so that the weights from every source are bit-identical. Without the flag, and for
-	 * adapters with a larger loss, weights are bit-identical to those of the files.
+	 * adapters with a larger loss, the weights are those of the files, rounded to the element type.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */
@@ -54,9 +54,10 @@ struct gpool_lora_options {
 	const char *cache_dir; /* existing directory in which loaded adapters are stored for later loads. NULL: none */
 	uint64_t salt[2];      /* adapters are shared only among engines with the same salt */
 	/*
-	 * A pool of the back end `host` for copies of loaded adapters. All engines that pass this pool share the
-	 * copies, which are named objects and are evicted like others (gpool_object_pin()). The caller keeps the pool
-	 * open until gpool_lora_destroy(). NULL: no such copies.
+	 * A pool of the back end `host` for copies of loaded adapters. All engines of the trust domain, or of the
+	 * tenant with GPOOL_LORA_PRIVATE, that pass this pool share the copies, which are named objects and are evicted
+	 * like others (gpool_object_pin()). The caller keeps the pool open until gpool_lora_destroy(). NULL: no such
+	 * copies.
 	 */
 	struct gpool *warm;
 	/*

@@ -30,7 +30,7 @@ enum gpool_object_class {
 	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable; may be evicted as a whole while no session has it open */
 	/*
 	 * as immutable; may be evicted as a whole while no session pins it, open or not: gpool_object_pin(). The object
-	 * with the lowest (uses x cost_us / bytes) is evicted first; each pin is a use
+	 * with the lowest (recent uses x cost_us / bytes) is evicted first; each pin is a use
 	 */
 	GPOOL_OBJECT_PINNABLE = 3
 };

@@ -64,8 +64,9 @@ GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **na
 /*
  * gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled, except
  * after a GPU failure. While a graph is being captured from the stream, the call cannot wait: fences that were recorded
- * before are signaled later, and memory that was freed in the stream since then stays allocated until gpool_close(). A
- * host-signaled timeline is closed without a wait. A number that is not open is ignored. Cost: the wait for the work.
+ * before are signaled later, calls for the stream return -EBUSY, and memory that was freed in the stream since then
+ * stays allocated until gpool_close(). A host-signaled timeline is closed without a wait. A number that is not open is
+ * ignored. Cost: the wait for the work.
  */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
@@ -123,11 +124,12 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
- *   -EIO     the GPU of the process that recorded the fence failed before the fence was signaled: the work before the
- *            fence may not have been done
+ *   -EIO     the GPU of the process that recorded the fence (for an imported event, or of this process) failed before
+ *            the fence was signaled: the work before the fence may not have been done
  *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
  *            may not have been done
- *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
+ *   -EPIPE   an imported fence that was not signaled when the agent, which reports the death of the fence's process,
+ *            was found not running; also later, until the fence is closed
  *   -ECHILD  after fork()
  *
  * Cost: one load; if the fence is signaled, also the frees that wait for it. For a fence that is not signaled, also a
@@ -247,6 +249,8 @@ GPOOL_API int gpool_fence_export(
  *   -EUSERS      255 streams, own and imported, or 256 events are in use
  *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
+ *   -EPIPE       a timeline, and the agent is not running, or does not answer within 10 s
+ *   -EIO         the GPU of the exporting process or of this process, or its driver, failed
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
  * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, also

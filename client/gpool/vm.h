@@ -451,8 +451,9 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  * Waits for the work on this handle's streams. Other GPU work of the program must be done, and no thread may use an
  * address of a range until gpool_wake(). The call does not wait for host-signaled timelines; streams that wait for such
  * a timeline must be able to continue. On failure, all ranges remain mapped and keep their content; content that was
- * already published remains published and read-only. If the session is asleep, the call does nothing. If the process
- * ends while it is asleep, its spilled content is freed; objects remain.
+ * already published remains published and read-only. If a range cannot be mapped again after a failure, gpool_asleep()
+ * returns 1 and gpool_wake() retries. If the session is asleep, the call does nothing. If the process ends while it is
+ * asleep, its spilled content is freed; objects remain.
  *
  * Return: 0, or
  *   -EINVAL      flags
@@ -464,7 +465,7 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *                driver failed
  *   -ENODEV, -EFAULT  the GPU driver failed, or queued work had accessed an address that is not mapped
  *   -ESTALE, -EUSERS, -EFBIG, -EMFILE  as gpool_object_publish()
- *   -ENOMEM      out of memory. If a range could not be mapped again, gpool_asleep() returns 1 and gpool_wake() retries
+ *   -ENOMEM      out of memory
  *   -EPERM       the session is an observer or admin; the name of an immutable range belongs to another tenant
  *   -EPIPE       the agent is not running; the spilled part of the content is unknown
  *   -ECHILD      after fork()
@@ -481,8 +482,8 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  * @timeout_ms: longest wait for pages, milliseconds; 0: do not wait, -1: no limit
  *
  * The agent grants all pages in one step, so processes that wake concurrently do not wait for each other's pages. On
- * failure the session remains asleep, holds no pages, and loses no content. If the session is awake, the call does
- * nothing.
+ * failure, except -EPIPE, the session remains asleep, loses no content, and holds no pages except those that a failed
+ * gpool_sleep() could not map again. If the session is awake, the call does nothing.
  *
  * Return: 0, or
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
@@ -585,7 +586,7 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  * not; the best fit among memory of any stream that the GPU no longer uses; a new region to which free pages are
  * mapped. The region gets pages of this stream first, then pages that have been unused longest, then new pages from the
  * agent. If the agent does not have enough pages, the region also gets memory that other streams have freed but still
- * use, and this stream waits for them on the GPU. On failure no region has changed.
+ * use, and this stream waits for them on the GPU.
  *
  * Return: 0, or
  *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable that is not a size, or a

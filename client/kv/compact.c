@@ -1,6 +1,6 @@
 /*
- * compact.c - compact a cache: move blocks out of nearly empty chunks into free blocks of other chunks, so that pages
- * return to the pool.
+ * compact.c - compact a cache: move blocks out of the chunks with the fewest blocks into free blocks of other chunks,
+ * so that pages return to the pool.
  *
  * Chunks are emptied one after the other, because a chunk keeps all its pages as long as it has a single block. The
  * copies are queued on the cache's stream. Work that was queued earlier therefore reads the old entries of the tables,

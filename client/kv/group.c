@@ -2,9 +2,10 @@
  * group.c - sequences that extend over several caches, each of which has a range of the tokens. An operation applies to
  * all caches or to none.
  *
- * A sequence of a group consists of one sequence in each cache that has some of its tokens. It has the number of its
- * sequence in the first cache. An append first allocates new sequences, which are freed if a later step fails. It then
- * performs the only append to a cache that may fail, and finally the others, for which blocks are available.
+ * A sequence of a group consists of one sequence in the first cache and in each other cache that has tokens, or blocks
+ * allocated in advance, of it. It has the number of its sequence in the first cache. An append first allocates new
+ * sequences, which are freed if a later step fails. It then performs the only append to a cache that may fail, and
+ * finally the others, for which blocks are available.
  */
 #include "client/kv/kv.h"
 

@@ -196,7 +196,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
  * memory_get() - provide `blocks` free blocks in held chunks; evicts cached blocks if necessary.
- * Return: 0, or as gpool_range_commit(). On an error, only cached content that the agent has taken is dropped.
+ * Return: 0, or as gpool_range_commit(). On an error, cached content may be lost: chunks that the agent has taken and,
+ * if these made it impossible to evict enough, blocks evicted before.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
@@ -237,8 +238,8 @@ static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
  * kv_admit() - check by numbers of blocks whether a sequence fits; memory_get() may still fail. Other sequences already
- * have `borrowed` of its blocks.
- * Return: 0, -ENOSPC, -EFBIG (the cache is too small even when empty). The caller holds the lock.
+ * have `borrowed` of its blocks. Return: 0, -ENOSPC, -EFBIG (more than a sequence may have, or than the cache or the
+ * pool has even when empty). The caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 

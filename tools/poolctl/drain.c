@@ -57,7 +57,7 @@ static int drain_wait(
 	struct left printed = {UINT32_MAX, UINT32_MAX};
 	struct gpool_event event = GPOOL_EVENT_INIT;
 
-	gpool_event_next(pool, 0, &event); /* from here on, no event is missed */
+	gpool_event_next(pool, 0, &event); /* subscribe to events */
 	for (;;) {
 		uint64_t now, wait_ms = LOOK_MS;
 		int code = left_ask(command, pool, left);

@@ -1,4 +1,4 @@
-/* evict.c - evict unpinned blocks immediately. */
+/* evict.c - evict unpinned content now. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"

@@ -36,8 +36,8 @@ struct pieces {
  */
 int pieces_from_keeper(const struct command *command, struct pieces *pieces);
 /*
- * gather.c: pieces_gather() - open all pieces, for root and gpoold's own user; for other users, open only the pools,
- * through the agent.
+ * gather.c: pieces_gather() - open all pieces, for root and, with core_dumps, for gpoold's own user; for other users,
+ * open only the pools, through the agent.
  */
 int pieces_gather(const struct command *command, struct pieces *pieces);
 void pieces_close(struct pieces *pieces);

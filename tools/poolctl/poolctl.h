@@ -2,8 +2,9 @@
  * poolctl.h - declarations shared by the verbs of poolctl: parsed command line, exit codes, error messages.
  *
  * main.c has the table of verbs, from which the parser, --help, the man page and the completion scripts are built. Each
- * verb is in the file with its name. output.c prints, agent.c sends requests to the agent, offline.c reads the tables
- * without the agent. poolctl requests changes from the agent; only the verb bench uses pages of a pool itself.
+ * verb is in the file with its name; the verb object is in objects.c. output.c prints, agent.c sends requests to the
+ * agent, offline.c reads the tables without the agent. poolctl requests changes from the agent; only the verb bench
+ * uses pages of a pool itself.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_H
 #define GPOOL_TOOLS_POOLCTL_H

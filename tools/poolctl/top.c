@@ -60,7 +60,7 @@ static double rate(uint64_t before, uint64_t now, uint64_t ms)
 	return now > before ? (double)(now - before) * 1000 / (double)ms : 0;
 }
 
-/* Compute rates only if both samples are from the same agent: counters start at 0 with each agent. */
+/* Compute rates only if both samples are from the same agent: counters start at 0 when gpoold is started. */
 static void rates_fill(struct watch *watch)
 {
 	const struct msg_pool_status *now = &watch->top.status.pools[watch->top.chosen], *before = &watch->before;

@@ -32,8 +32,8 @@ class Block(_native.Block):
             array = numpy.asarray(block.view("float16", (1024, 1024)))
 
     A block without pins may be evicted; then all calls except free() raise Stale. A pin counts as leaked if it is held
-    for longer than the agent's pins.max_duration (30 s) without a call of touch(); the key pins.leaked then determines
-    its treatment.
+    for longer than the agent's pins.max_duration (30 s by default) without a call of touch() or another pin; the key
+    pins.leaked then determines its treatment.
 
     Threads: any.
     """

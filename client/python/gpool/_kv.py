@@ -136,11 +136,11 @@ class KvStats(NamedTuple):
     available_blocks: int
     watermark_blocks: int
     reclaimable_blocks: int
-    """blocks that the next preempt() would free"""
+    """blocks of the next victim of preempt() that no other sequence shares"""
     step_blocks: int
-    """blocks needed for one more token of every running sequence"""
+    """enough blocks for one more token of every running sequence"""
     shared_blocks: int
-    """used by more than one sequence"""
+    """own blocks that more than one sequence uses"""
     running: int
     preempted: int
     committed_chunks: int
@@ -303,7 +303,9 @@ class KvCache(Closing):
         return result, need_of(need)
 
     def oom_info(self) -> KvNeed:
-        """Return the numbers of blocks for the last call that raised NoRoom, or Error with EFBIG. Cost: a few loads."""
+        """Return the numbers of blocks for the last allocate(), prefix_allocate(), append() or resume() that raised
+        NoRoom, or Error with EFBIG, for lack of blocks. Cost: one lock.
+        """
         need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
         self._call(library().gpool_kv_oom_info, ctypes.byref(need), what="read the reason of the refusal")
         return need_of(need)
@@ -499,8 +501,8 @@ class KvCache(Closing):
         self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {len(pairs)} blocks")
 
     def compact(self, blocks: int) -> int:
-        """Move at most `blocks` blocks out of nearly empty chunks, so that the memory of these chunks is returned;
-        return the number of blocks that were moved.
+        """Move at most `blocks` blocks out of the chunks with the fewest blocks, so that the memory of these chunks is
+        returned; return the number of blocks that were moved.
 
         The call changes tables and queues copies on the cache's stream, so it must be made between two steps.
         Raises Asleep; Error with EIO, ENOMEM.
@@ -515,7 +517,8 @@ class KvCache(Closing):
     # ---- prefixes ----
 
     def prefix_find(self, prefix: KvPrefix) -> KvPrefixFound:
-        """Find the longest published prefix of token IDs, in full blocks. The blocks are not reserved.
+        """Find the longest published prefix of token IDs, in full blocks. The blocks are not reserved. Blocks that
+        other processes share are found only if this cache already maps them.
 
         Raises Error with EOPNOTSUPP: the cache was created without prefixes.
         Cost: one lock, a hash of the IDs of each block.

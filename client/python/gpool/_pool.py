@@ -561,7 +561,7 @@ class Pool(_native.Pool, Closing):
 
     @property
     def asleep(self) -> bool:
-        """Return whether the session is asleep. Raises Error. Cost: one load."""
+        """Return whether the session is asleep. Raises Error. Cost: one lock."""
         with self.handle as pool:
             return check(library().gpool_asleep(pool), "read whether the session is asleep") == 1
 
@@ -660,8 +660,8 @@ class Pool(_native.Pool, Closing):
         """Import a fence that another process exported with Fence.export(). Call Fence.close() when it is no longer
         needed.
 
-        Raises Error with ESRCH (that process has died), EINVAL (not an exported fence), EACCES, EUSERS, EOPNOTSUPP;
-        AgentGone; ValueError: not 128 bytes.
+        Raises Error with ESRCH (that process has died), EINVAL (not an exported fence), EACCES, EUSERS, EOPNOTSUPP,
+        EIO; AgentGone; ValueError: not 128 bytes.
         Cost: a few loads; for the first fence of a process, one request to the agent and a mapping.
         """
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """A leadership role, held from Pool.acquire_role() until release(), the end of a `with` statement, or the end of
-    the process.
+    """A leadership role, held from Pool.acquire_role() until release(), the end of a `with` statement, the close of the
+    pool, or the end of the process.
 
-    A role is never taken from a running process. `token` increases with each grant of the pool. Send it with requests
-    to other systems, which can then reject lower tokens.
+    A role is not taken from a running process that does none of these. `token` increases with each grant of the role.
+    Send it with requests to other systems, which can then reject lower tokens.
 
     Threads: any.
     """
