@@ -43,6 +43,7 @@ struct streams {
 	struct timeline_page *_Atomic page; /* published progress, for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
+	_Atomic uint32_t held; /* number of open host-signaled timelines that have an unsignaled fence */
 	const struct stream_mirrors *mirrors;
 	struct stream slots[SESSION_TIMELINES];
 };
@@ -61,6 +62,16 @@ int stream_open_all(struct gpool *pool)
 	return 0;
 }
 
+/* Return true if the program must still signal a fence of this timeline. The caller holds the stream's lock. */
+static bool is_held(const struct gpool *pool, uint32_t slot)
+{
+	const struct stream *stream = &pool->streams->slots[slot];
+
+	return stream->host_signaled &&
+		atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) <
+		atomic_load_explicit(&stream->recorded, memory_order_relaxed);
+}
+
 /*
  * Signal a fence by the CPU, for this session and other sessions. Must not be used for a stream to which a GPU writes.
  * The caller holds the stream's lock.
@@ -68,11 +79,24 @@ int stream_open_all(struct gpool *pool)
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {
 	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+	bool held = is_held(pool, slot);
 
 	if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
 		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
 	if (page && atomic_load_explicit(&page->signaled[slot], memory_order_relaxed) < value)
 		atomic_store_explicit(&page->signaled[slot], value, memory_order_release);
+	if (held && !is_held(pool, slot))
+		atomic_fetch_sub_explicit(&pool->streams->held, 1, memory_order_relaxed);
+}
+
+/*
+ * Complete deferred frees, unless the program must still signal a fence. A free may unmap memory, and the driver may
+ * then wait for all queued work of the process, including work that waits for that fence.
+ */
+static void fence_sweep(struct gpool *pool)
+{
+	if (!atomic_load_explicit(&pool->streams->held, memory_order_relaxed))
+		pool_sweep(pool);
 }
 
 /* ---- device failure ---- */
@@ -510,6 +534,8 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 		error = pool_gpu_failed(pool)
 			? fail_gpu()
 			: gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
+	else if (!is_held(pool, slot))
+		atomic_fetch_add_explicit(&pool->streams->held, 1, memory_order_relaxed);
 	/* After -EBUSY, the value may have been written; see gpu_timeline_write(). */
 	if (!error || error == -EBUSY)
 		atomic_store_explicit(&found->recorded, value, memory_order_release);
@@ -582,7 +608,7 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	 * A thread that queries a fence is likely to be idle afterwards, so complete the frees that wait for the fence
 	 * now.
 	 */
-	pool_sweep(pool);
+	fence_sweep(pool);
 	return 1;
 }
 
@@ -600,7 +626,7 @@ static int wait_ended(struct gpool *pool, int state)
 {
 	if (state < 0)
 		return state;
-	pool_sweep(pool);
+	fence_sweep(pool);
 	return 0;
 }
 
@@ -707,8 +733,10 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	if (error)
 		return error;
 	futex_wake(timeline_low(pool, slot), INT_MAX);
-	pool_sweep(pool);
-	pool_wake_waiters(pool);
+	fence_sweep(pool);
+	/* Sessions that wait for pages may get those of blocks that waited for the fence. */
+	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
+		doorbell_ring(pool->doorbell);
 	return 0;
 }
 

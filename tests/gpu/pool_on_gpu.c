@@ -248,6 +248,64 @@ static void test_pages_of_a_killed_worker_are_freed(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
+/*
+ * A worker with a freed scattered block whose fence is signaled, while other work waits for a host-signaled fence. The
+ * end of the free unmaps the block, so none of these calls may make it. SIGALRM ends a worker that hangs.
+ */
+static int holding_worker(const char *directory)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_block pages[PAGES], scattered;
+	struct gpool_fence first, second, done;
+	uint32_t work, held, gate;
+	uint64_t unmaps;
+	struct gpool *mine;
+
+	alarm(WAIT_MS / 1000);
+	options.directory = directory;
+	options.timeout_ms = WAIT_MS;
+	if (gpool_open(&options, &mine) || gpool_stream_open(mine, NULL, 0, &work) ||
+		gpool_stream_open(mine, NULL, 0, &held) ||
+		gpool_stream_open(mine, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate))
+		return 1;
+	for (int i = 0; i < PAGES; i++)
+		if (gpool_alloc(mine, 1, NULL, &pages[i]))
+			return 2;
+	for (int i = 0; i < PAGES; i += 2)
+		if (gpool_free(mine, &pages[i]))
+			return 3;
+	if (gpool_alloc(mine, PAGES / 2, NULL, &scattered) || gpool_fence_record(mine, gate, &first) ||
+		gpool_fence_record(mine, gate, &second) || gpool_stream_wait(mine, work, first) ||
+		gpool_stream_wait(mine, held, second) || gpool_fence_record(mine, work, &done) ||
+		gpool_free_after(mine, &scattered, done))
+		return 4;
+	unmaps = gpu_calls(mine->gpu, GPU_CALL_UNMAP);
+	if (gpool_fence_signal(mine, first) || gpool_fence_wait(mine, done, -1) || gpool_fence_done(mine, done) != 1 ||
+		gpool_fence_done(mine, second) || gpu_calls(mine->gpu, GPU_CALL_UNMAP) != unmaps)
+		return 5;
+	/* The last signal completes the free. */
+	if (gpool_fence_signal(mine, second) || gpu_calls(mine->gpu, GPU_CALL_UNMAP) != unmaps + 1)
+		return 6;
+	gpool_close(mine);
+	return 0;
+}
+
+static void test_a_signaling_thread_does_not_unmap(void **state)
+{
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		execl(program, program, "--holding", harness.directory, (char *)NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (status)
+		fail_msg("the worker ended with status 0x%x (0xe: it hung)", (unsigned)status);
+}
+
 /* A range larger than the pool: pages change under fixed addresses, but only when the GPU is done with them. */
 static void test_an_elastic_range(void **state)
 {
@@ -354,6 +412,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_a_scattered_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
 		cmocka_unit_test_setup_teardown(test_pages_of_a_killed_worker_are_freed, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_signaling_thread_does_not_unmap, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_tensor, attach, detach),
 		cmocka_unit_test(test_nothing_is_left_on_the_device),
@@ -363,6 +422,8 @@ int main(int argc, char **argv)
 	program = argv[0];
 	if (argc == 3 && !strcmp(argv[1], "--worker"))
 		return other_worker(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "--holding"))
+		return holding_worker(argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "--backend")) {
 		backend = argv[2];
 	} else if (argc > 1) {
