@@ -29,6 +29,7 @@
 	X(cuDeviceGetUuid) \
 	X(cuDeviceGetAttribute) \
 	X(cuDeviceTotalMem) \
+	X(cuDeviceCanAccessPeer) \
 	X(cuDevicePrimaryCtxRetain) \
 	X(cuDevicePrimaryCtxSetFlags) \
 	X(cuDevicePrimaryCtxRelease) \
@@ -113,8 +114,10 @@ struct gpu_cuda {
 	CUcontext context; /* the primary context, retained; NULL with GPU_OPEN_OWNER */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
-	uint64_t granularity; /* of handles and address ranges */
-	bool rdma;            /* handles are created for GPUDirect RDMA */
+	uint64_t granularity;          /* of handles and address ranges */
+	bool rdma;                     /* handles are created for GPUDirect RDMA */
+	CUdevice peers[GPU_PEERS_MAX]; /* devices that get the same access as this one */
+	uint32_t peer_count;
 	pthread_mutex_t lock; /* protects the following fields; never held during a driver call */
 	struct cuda_memory *memories;
 	uint32_t memory_count;

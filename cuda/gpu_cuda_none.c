@@ -37,6 +37,14 @@ static void none_close(struct gpu *gpu)
 	(void)gpu;
 }
 
+static int none_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
+{
+	(void)gpu;
+	(void)devices;
+	(void)count;
+	return none(-EOPNOTSUPP);
+}
+
 static int none_granularity(struct gpu *gpu, uint64_t *bytes)
 {
 	(void)gpu;
@@ -309,6 +317,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.device_info = none_device_info,
 	.open = none_open,
 	.close = none_close,
+	.peers_set = none_peers_set,
 	.granularity = none_granularity,
 	.memory_info = none_memory_info,
 	.create = none_create,

@@ -261,6 +261,19 @@ static void test_access_covers_runs_but_no_holes(void **state)
 	assert_true(read_value(f, at(f, 1)) == 6);
 }
 
+static void test_peers_are_other_devices_and_once(void **state)
+{
+	const int self[] = {0}, twice[] = {1, 1}, none[] = {ops->device_count()};
+	struct fixture *f = *state;
+
+	assert_int_equal(gpu_peers_set(f->gpu, NULL, 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, self, GPU_PEERS_MAX + 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, self, 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, twice, 2), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, none, 1), -ENODEV);
+	assert_int_equal(gpu_peers_set(f->gpu, NULL, 0), 0);
+}
+
 static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 {
 	struct fixture *f = *state;
@@ -819,6 +832,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_map_refuses_all_but_whole_handles_in_free_places, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_access_covers_runs_but_no_holes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_peers_are_other_devices_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unmap_takes_whole_mappings_in_a_row, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_outlives_its_handle_while_mapped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_mappings_show_the_same_memory, setup, teardown),

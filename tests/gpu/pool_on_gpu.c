@@ -32,6 +32,7 @@ enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_MS = 20000 };
 
 static const char *backend = "cuda";
 static const char *program;
+static const char *pool_options = "";
 static struct harness harness;
 static struct gpool *pool;
 static uint32_t stream;
@@ -43,7 +44,8 @@ static int attach(void **state)
 	const char *const arguments[] = {"--pool", text, NULL};
 
 	(void)state;
-	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0", backend, PAGES);
+	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0%s", backend, PAGES,
+		pool_options);
 	harness_start(&harness, arguments);
 	pool = harness_open(&harness);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
@@ -53,12 +55,32 @@ static int attach(void **state)
 	return 0;
 }
 
+/* Return true if device 1 can access the memory of device 0. */
+static bool has_peer(void)
+{
+	const int peer = 1;
+	struct gpu *gpu;
+	bool can;
+
+	assert_int_equal(gpu_open(gpu_backend(backend), 0, GPU_OPEN_OWNER, &gpu), 0);
+	can = gpu_peers_set(gpu, &peer, 1) == 0;
+	gpu_close(gpu);
+	return can;
+}
+
+static int attach_with_peer(void **state)
+{
+	pool_options = has_peer() ? ",peers=1" : "";
+	return attach(state);
+}
+
 static int detach(void **state)
 {
 	(void)state;
 	gpu_host_unregister(pool->gpu, mirror);
 	munmap(mirror, PAGE_BYTES);
 	gpool_close(pool);
+	pool_options = "";
 	return harness_stop(&harness);
 }
 
@@ -374,6 +396,31 @@ static void test_an_elastic_tensor(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
+/* Work of another GPU can use the pages of a pool that lists this GPU as a peer. */
+static void test_a_peer_uses_the_pages(void **state)
+{
+	struct gpool_block block = alloc(2);
+	struct gpu_stream *theirs;
+	struct gpu *peer;
+
+	(void)state;
+	if (strcmp(backend, "cuda") || !has_peer()) {
+		print_message("no second device that can access the memory of the first\n");
+		assert_int_equal(gpool_free(pool, &block), 0);
+		return;
+	}
+	assert_int_equal(gpu_open(gpu_backend(backend), 1, 0, &peer), 0);
+	assert_int_equal(gpu_stream_create(peer, &theirs), 0);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(
+			gpu_fill(peer, address_of(&block) + (uint64_t)i * PAGE_BYTES, 60 + i, PAGE_BYTES, theirs), 0);
+	assert_int_equal(gpu_stream_sync(peer, theirs), 0);
+	verify(&block, 60);
+	gpu_stream_destroy(peer, theirs);
+	gpu_close(peer);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
 static void test_nothing_is_left_on_the_device(void **state)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);
@@ -415,6 +462,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_a_signaling_thread_does_not_unmap, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_tensor, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_peer_uses_the_pages, attach_with_peer, detach),
 		cmocka_unit_test(test_nothing_is_left_on_the_device),
 	};
 	const struct gpu_ops *ops;
