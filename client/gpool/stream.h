@@ -122,7 +122,8 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
  * timeline is signaled by gpool_fence_signal() for it or a later fence, or by gpool_stream_close().
  *
  * Return: 0, -EINVAL (not open), -EBUSY (a graph is being captured from the stream), -EIO (the GPU or its driver
- * failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call; none for a host-signaled timeline.
+ * failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call, and one more while several GPU
+ * streams are open; none for a host-signaled timeline.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -157,8 +158,8 @@ GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int
  * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
  *
  * Return: 0, -EINVAL (the stream is not open, or host-signaled), -EBUSY (a graph is being captured from the stream),
- * -EIO, -ENODEV (as gpool_copy()), -ENOMEM, or the errors of gpool_fence_done(). Cost: one driver call; none if the
- * fence is signaled.
+ * -EIO, -ENODEV (as gpool_copy()), -ENOMEM, or the errors of gpool_fence_done(). Cost: one or two driver calls; none
+ * if the fence is signaled.
  */
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
 

@@ -140,7 +140,8 @@ static void setting_apply(const char *key, const char *value)
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
 		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
-		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay}};
+		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay},
+		{"late", &settings.late}};
 
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
 		if (strcmp(key, flags[i].key) == 0) {

@@ -211,6 +211,38 @@ static void test_a_fence_holds_a_block(void **state)
 	gpool_stream_close(pool, gate);
 }
 
+/*
+ * Work of two streams is ordered by a fence, also on a device that executes work in any order that the driver permits.
+ * The wrong order would let one stream wait without an end, and closing it too, so the program ends then.
+ */
+static void test_streams_wait_for_each_other(void **state)
+{
+	struct gpool_block block = alloc(1);
+	struct gpool_fence hold, filled, copied;
+	uint32_t other, gate;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &other), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate), 0);
+	assert_int_equal(gpool_fence_record(pool, gate, &hold), 0);
+	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
+	fill(&block, 5);
+	assert_int_equal(gpool_fence_record(pool, stream, &filled), 0);
+	assert_int_equal(gpool_stream_wait(pool, other, filled), 0);
+	assert_int_equal(gpool_copy(pool, other, (uint64_t)(uintptr_t)mirror, address_of(&block), sizeof(*mirror)), 0);
+	assert_int_equal(gpool_fence_record(pool, other, &copied), 0);
+	*mirror = 0;
+	assert_int_equal(gpool_fence_signal(pool, hold), 0);
+	if (gpool_fence_wait(pool, copied, WAIT_MS)) {
+		fprintf(stderr, "a stream waits without an end for a fence of another stream\n");
+		_exit(1);
+	}
+	assert_int_equal(*mirror, 5);
+	gpool_stream_close(pool, gate);
+	gpool_stream_close(pool, other);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
 /* The other worker: allocate as much as possible, fill it, report that, and wait to be killed. */
 static int other_worker(const char *directory)
 {
@@ -458,6 +490,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_contents_stay, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_scattered_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
+		cmocka_unit_test_setup_teardown(test_streams_wait_for_each_other, attach, detach),
 		cmocka_unit_test_setup_teardown(test_pages_of_a_killed_worker_are_freed, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_signaling_thread_does_not_unmap, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
