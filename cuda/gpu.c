@@ -219,6 +219,11 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu)
 	return gpu ? gpu->ops : NULL;
 }
 
+uint32_t gpu_capabilities(struct gpu *gpu)
+{
+	return gpu ? gpu->ops->capabilities(gpu) : 0;
+}
+
 int gpu_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
 {
 	if (!gpu || (count && !devices) || count > GPU_PEERS_MAX)

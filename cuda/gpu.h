@@ -126,7 +126,8 @@ enum {
 	GPU_CAP_ZEROED = 1u << 4,
 	/* the driver has a stream-ordered pool: gpu_pool_alloc() */
 	GPU_CAP_POOL = 1u << 5,
-	GPU_CAP_KERNELS = 1u << 6, /* gpu_launch(); on `cuda` only if gpool was built with nvcc */
+	/* gpu_launch(). On `cuda`: gpool was built with nvcc; only gpu_capabilities() checks that the driver is suitable */
+	GPU_CAP_KERNELS = 1u << 6,
 };
 
 struct gpu_device_info {
@@ -153,6 +154,7 @@ struct gpu_ops {
 	int (*device_info)(int index, struct gpu_device_info *info);
 	int (*open)(int index, uint32_t flags, struct gpu **gpu);
 	void (*close)(struct gpu *gpu);
+	uint32_t (*capabilities)(struct gpu *gpu);
 	int (*peers_set)(struct gpu *gpu, const int *devices, uint32_t count);
 	int (*granularity)(struct gpu *gpu, uint64_t *bytes);
 	int (*memory_info)(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
@@ -216,6 +218,13 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text);
 int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **gpu);
 void gpu_close(struct gpu *gpu);
 const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
+
+/*
+ * gpu_capabilities() - return the capabilities of an open device. On `cuda`, this loads the kernels: without
+ * GPU_CAP_KERNELS, gpu_error_text() describes why the driver cannot load them. This takes time and device memory until
+ * gpu_close(). With GPU_OPEN_OWNER, the kernels are not loaded. It is not counted.
+ */
+uint32_t gpu_capabilities(struct gpu *gpu);
 
 /*
  * gpu_peers_set() - let other devices access the memory that is mapped here: gpu_access() then sets the access of this

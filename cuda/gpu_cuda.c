@@ -175,6 +175,15 @@ free_cuda:
 	return rc;
 }
 
+static uint32_t cuda_capabilities(struct gpu *gpu)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	int rc = cuda->context && cuda->capabilities & GPU_CAP_KERNELS ? cuda_kernels_load(cuda) : 0;
+
+	/* A later launch may find enough memory. */
+	return rc == 0 || rc == -ENOMEM ? cuda->capabilities : cuda->capabilities & ~(uint32_t)GPU_CAP_KERNELS;
+}
+
 static int cuda_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
@@ -219,6 +228,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.device_info = cuda_device_info,
 	.open = cuda_open,
 	.close = cuda_close,
+	.capabilities = cuda_capabilities,
 	.peers_set = cuda_peers_set,
 	.granularity = cuda_granularity,
 	.memory_info = cuda_memory_info,

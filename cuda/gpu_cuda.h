@@ -182,8 +182,12 @@ int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, 
 int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
 int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 
-/* gpu_cuda_kernel.c. cuda_kernels_built() - return true if gpool was built with nvcc. */
+/*
+ * gpu_cuda_kernel.c. cuda_kernels_built() - return true if gpool was built with nvcc. cuda_kernels_load() - load all
+ * images now, instead of at the first launch.
+ */
 bool cuda_kernels_built(void);
+int cuda_kernels_load(struct gpu_cuda *cuda);
 void cuda_kernels_fini(struct gpu_cuda *cuda);
 int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream);

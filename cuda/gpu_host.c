@@ -234,6 +234,11 @@ static void host_close(struct gpu *gpu)
 	free(host);
 }
 
+static uint32_t host_capabilities(struct gpu *gpu)
+{
+	return host_of(gpu)->capabilities;
+}
+
 /* All processes can access all host memory, so nothing is stored. */
 static int host_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
 {
@@ -316,6 +321,7 @@ const struct gpu_ops gpu_host_ops = {
 	.device_info = host_device_info,
 	.open = host_open,
 	.close = host_close,
+	.capabilities = host_capabilities,
 	.peers_set = host_peers_set,
 	.granularity = host_granularity,
 	.memory_info = host_memory_info,
