@@ -355,7 +355,7 @@ int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct g
 
 /*
  * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
- * registered.
+ * registered in this process, with any device.
  * gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work uses it.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);

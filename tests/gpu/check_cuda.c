@@ -431,6 +431,26 @@ static void test_registration_is_whole_pages_and_once(void **state)
 	assert_true(f->words[WORDS_BYTES / 8 - 1] == 4);
 }
 
+static void test_registration_is_per_process(void **state)
+{
+	const uint64_t bytes = WORDS_BYTES;
+	struct fixture *f = *state;
+	struct gpu *other;
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(memory != MAP_FAILED);
+	assert_int_equal(gpu_open(ops, ops->device_count() - 1, 0, &other), 0);
+	assert_int_equal(gpu_host_register(f->gpu, memory, bytes), 0);
+	assert_int_equal(gpu_host_register(other, memory, bytes), -EINVAL);
+	assert_int_equal(gpu_host_unregister(other, memory), -EINVAL);
+	assert_int_equal(gpu_host_unregister(f->gpu, memory), 0);
+	assert_int_equal(gpu_host_register(other, memory, bytes), 0);
+	gpu_close(other); /* unregisters it */
+	assert_int_equal(gpu_host_register(f->gpu, memory, bytes), 0);
+	assert_int_equal(gpu_host_unregister(f->gpu, memory), 0);
+	munmap(memory, bytes);
+}
+
 static void test_waits_block_if_asked_for(void **state)
 {
 	enum { SCHED_MASK = 7, SCHED_BLOCKING_SYNC = 4 }; /* CU_CTX_SCHED_MASK, CU_CTX_SCHED_BLOCKING_SYNC */
@@ -842,6 +862,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_registration_is_per_process, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_block_if_asked_for, setup, teardown),
 		cmocka_unit_test(test_errors_of_the_driver_have_their_errno),
