@@ -270,6 +270,24 @@ static int segments_open(struct attaching *a, const int fds[3])
 	return 0;
 }
 
+/* Let the peers of the pool access its memory, except those that this process cannot see. */
+static int peers_open(struct gpool *pool, const struct gpu_ops *ops)
+{
+	char uuids[POOL_PEERS_BYTES], *rest = NULL;
+	int devices[GPU_PEERS_MAX], index;
+	uint32_t count = 0;
+
+	memcpy(uuids, pool->header->peers, sizeof(uuids));
+	uuids[sizeof(uuids) - 1] = '\0';
+	for (char *uuid = strtok_r(uuids, " ", &rest); uuid && count < GPU_PEERS_MAX;
+		uuid = strtok_r(NULL, " ", &rest)) {
+		index = gpu_device_find(ops, uuid);
+		if (index >= 0)
+			devices[count++] = index;
+	}
+	return gpu_peers_set(pool->gpu, devices, count);
+}
+
 static int device_open(struct attaching *a)
 {
 	struct gpool *pool = a->pool;
@@ -284,6 +302,8 @@ static int device_open(struct attaching *a)
 	}
 	index = gpu_device_find(ops, a->reply.device);
 	error = index < 0 ? index : gpu_open(ops, index, 0, &pool->gpu);
+	if (!error)
+		error = peers_open(pool, ops);
 	if (!error)
 		error = ops->device_info(index, &info);
 	if (error) {

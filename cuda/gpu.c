@@ -219,6 +219,25 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu)
 	return gpu ? gpu->ops : NULL;
 }
 
+uint32_t gpu_capabilities(struct gpu *gpu)
+{
+	return gpu ? gpu->ops->capabilities(gpu) : 0;
+}
+
+int gpu_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
+{
+	if (!gpu || (count && !devices) || count > GPU_PEERS_MAX)
+		return gpu_fail(-EINVAL, "cannot set %u peers: the maximum is %d", count, GPU_PEERS_MAX);
+	for (uint32_t i = 0; i < count; i++) {
+		if (devices[i] == gpu->index)
+			return gpu_fail(-EINVAL, "device %d cannot be its own peer", devices[i]);
+		for (uint32_t k = 0; k < i; k++)
+			if (devices[k] == devices[i])
+				return gpu_fail(-EINVAL, "device %d is listed twice as a peer", devices[i]);
+	}
+	return gpu->ops->peers_set(gpu, devices, count);
+}
+
 /* call_begin() - count a call, and check the device, the permission, the arguments and the injected fault. */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {

@@ -34,6 +34,7 @@ struct gpu_event;  /* a point in a stream */
 enum {
 	GPU_UUID_MAX = 48,  /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" and a NUL */
 	GPU_IPC_BYTES = 64, /* an exported event, as CUDA's CUipcEventHandle */
+	GPU_PEERS_MAX = 15, /* of a device: a machine has up to 16 GPUs */
 	GPU_BACKENDS_MAX = 2,
 };
 
@@ -127,7 +128,8 @@ enum {
 	GPU_CAP_ZEROED = 1u << 4,
 	/* the driver has a stream-ordered pool: gpu_pool_alloc() */
 	GPU_CAP_POOL = 1u << 5,
-	GPU_CAP_KERNELS = 1u << 6, /* gpu_launch(); on `cuda` only if gpool was built with nvcc */
+	/* gpu_launch(). On `cuda`: gpool was built with nvcc; only gpu_capabilities() checks that the driver is suitable */
+	GPU_CAP_KERNELS = 1u << 6,
 };
 
 struct gpu_device_info {
@@ -154,6 +156,8 @@ struct gpu_ops {
 	int (*device_info)(int index, struct gpu_device_info *info);
 	int (*open)(int index, uint32_t flags, struct gpu **gpu);
 	void (*close)(struct gpu *gpu);
+	uint32_t (*capabilities)(struct gpu *gpu);
+	int (*peers_set)(struct gpu *gpu, const int *devices, uint32_t count);
 	int (*granularity)(struct gpu *gpu, uint64_t *bytes);
 	int (*memory_info)(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 	int (*create)(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
@@ -217,6 +221,25 @@ int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **
 void gpu_close(struct gpu *gpu);
 const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
 
+/*
+ * gpu_capabilities() - return the capabilities of an open device. On `cuda`, this loads the kernels: without
+ * GPU_CAP_KERNELS, gpu_error_text() describes why the driver cannot load them. This takes time and device memory until
+ * gpu_close(). With GPU_OPEN_OWNER, the kernels are not loaded. It is not counted.
+ */
+uint32_t gpu_capabilities(struct gpu *gpu);
+
+/*
+ * gpu_peers_set() - let other devices access the memory that is mapped here: gpu_access() then sets the access of this
+ * device and of all peers. Call it before other threads use the device; it does not change existing mappings. It is not
+ * counted, because it calls no function that changes the device.
+ *
+ * @devices: [count] indexes, at most GPU_PEERS_MAX; none twice, and not this device
+ *
+ * Return: 0, -EINVAL, -ENODEV (no such device), -EOPNOTSUPP (a device cannot access the memory of this one; `host`
+ * accepts all of its devices).
+ */
+int gpu_peers_set(struct gpu *gpu, const int *devices, uint32_t count);
+
 /* gpu_granularity() - return the smallest size and the alignment of a handle, in bytes: 2 MiB on A100 and H100. */
 int gpu_granularity(struct gpu *gpu, uint64_t *bytes);
 /*
@@ -261,8 +284,8 @@ int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
  * range unmapped. A new mapping permits no access.
  * gpu_unmap() - unmap one or several adjacent whole mappings at once. While queued work uses the range, `host` returns
  * -EBUSY; CUDA would fault.
- * gpu_access() - set the access of one or several adjacent whole mappings. `host` returns -EBUSY if the call would
- * remove access that queued work needs.
+ * gpu_access() - set the access of this device and its peers to one or several adjacent whole mappings. `host` returns
+ * -EBUSY if the call would remove access that queued work needs.
  */
 int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
@@ -334,7 +357,7 @@ int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct g
 
 /*
  * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
- * registered.
+ * registered in this process, with any device.
  * gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work uses it.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);

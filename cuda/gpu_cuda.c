@@ -176,6 +176,39 @@ free_cuda:
 	return rc;
 }
 
+static uint32_t cuda_capabilities(struct gpu *gpu)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	int rc = cuda->context && cuda->capabilities & GPU_CAP_KERNELS ? cuda_kernels_load(cuda) : 0;
+
+	/* A later launch may find enough memory. */
+	return rc == 0 || rc == -ENOMEM ? cuda->capabilities : cuda->capabilities & ~(uint32_t)GPU_CAP_KERNELS;
+}
+
+static int cuda_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	const struct cuda_driver *driver;
+	CUdevice peers[GPU_PEERS_MAX];
+	CUresult result;
+	int can = 0, rc;
+
+	for (uint32_t i = 0; i < count; i++) {
+		rc = device_get(devices[i], &driver, &peers[i]);
+		if (rc < 0)
+			return rc;
+		result = driver->cuDeviceCanAccessPeer(&can, peers[i], cuda->device);
+		if (result != CUDA_SUCCESS)
+			return cuda_fail(driver, result, "cuDeviceCanAccessPeer of device %d", devices[i]);
+		if (!can)
+			return gpu_fail(-EOPNOTSUPP, "device %d cannot access the memory of device %d", devices[i],
+				(int)cuda->device);
+	}
+	memcpy(cuda->peers, peers, count * sizeof(*peers));
+	cuda->peer_count = count;
+	return 0;
+}
+
 static void cuda_close(struct gpu *gpu)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
@@ -196,6 +229,8 @@ const struct gpu_ops gpu_cuda_ops = {
 	.device_info = cuda_device_info,
 	.open = cuda_open,
 	.close = cuda_close,
+	.capabilities = cuda_capabilities,
+	.peers_set = cuda_peers_set,
 	.granularity = cuda_granularity,
 	.memory_info = cuda_memory_info,
 	.create = cuda_create,

@@ -29,6 +29,7 @@
 	X(cuDeviceGetUuid) \
 	X(cuDeviceGetAttribute) \
 	X(cuDeviceTotalMem) \
+	X(cuDeviceCanAccessPeer) \
 	X(cuDevicePrimaryCtxRetain) \
 	X(cuDevicePrimaryCtxSetFlags) \
 	X(cuDevicePrimaryCtxRelease) \
@@ -113,8 +114,10 @@ struct gpu_cuda {
 	CUcontext context; /* the primary context, retained; NULL with GPU_OPEN_OWNER */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
-	uint64_t granularity; /* of handles and address ranges */
-	bool rdma;            /* handles are created for GPUDirect RDMA */
+	uint64_t granularity;          /* of handles and address ranges */
+	bool rdma;                     /* handles are created for GPUDirect RDMA */
+	CUdevice peers[GPU_PEERS_MAX]; /* devices that get the same access as this one */
+	uint32_t peer_count;
 	pthread_mutex_t lock; /* protects the following fields; never held during a driver call */
 	struct cuda_memory *memories;
 	uint32_t memory_count;
@@ -180,8 +183,12 @@ int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, 
 int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
 int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 
-/* gpu_cuda_kernel.c. cuda_kernels_built() - return true if gpool was built with nvcc. */
+/*
+ * gpu_cuda_kernel.c. cuda_kernels_built() - return true if gpool was built with nvcc. cuda_kernels_load() - load all
+ * images now, instead of at the first launch.
+ */
 bool cuda_kernels_built(void);
+int cuda_kernels_load(struct gpu_cuda *cuda);
 void cuda_kernels_fini(struct gpu_cuda *cuda);
 int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream);

@@ -45,6 +45,19 @@ static int module_get(struct gpu_cuda *cuda, enum kernel_image image, CUmodule *
 	return 0;
 }
 
+int cuda_kernels_load(struct gpu_cuda *cuda)
+{
+	CUmodule module;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	for (int image = 0; image < KERNEL_IMAGES && rc == 0; image++)
+		rc = module_get(cuda, (enum kernel_image)image, &module);
+	cuda_context_pop(cuda);
+	return rc;
+}
+
 static int function_get(struct gpu_cuda *cuda, enum gpu_kernel kernel, CUfunction *function)
 {
 	CUmodule module;

@@ -316,15 +316,18 @@ int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 		[GPU_ACCESS_READ_WRITE] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUmemAccessDesc descriptor = {.flags = flags[access]};
+	CUmemAccessDesc descriptors[1 + GPU_PEERS_MAX] = {0};
 	CUresult result;
 	int rc = cuda_context_push(cuda);
 
 	if (rc < 0)
 		return rc;
-	descriptor.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	descriptor.location.id = (int)cuda->device;
-	result = cuda->driver->cuMemSetAccess(va, bytes, &descriptor, 1);
+	for (uint32_t i = 0; i <= cuda->peer_count; i++) {
+		descriptors[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+		descriptors[i].location.id = (int)(i ? cuda->peers[i - 1] : cuda->device);
+		descriptors[i].flags = flags[access];
+	}
+	result = cuda->driver->cuMemSetAccess(va, bytes, descriptors, 1 + cuda->peer_count);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemSetAccess of %llu bytes at 0x%llx to %d", (ull)bytes,

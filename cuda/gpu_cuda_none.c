@@ -37,6 +37,20 @@ static void none_close(struct gpu *gpu)
 	(void)gpu;
 }
 
+static uint32_t none_capabilities(struct gpu *gpu)
+{
+	(void)gpu;
+	return 0;
+}
+
+static int none_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
+{
+	(void)gpu;
+	(void)devices;
+	(void)count;
+	return none(-EOPNOTSUPP);
+}
+
 static int none_granularity(struct gpu *gpu, uint64_t *bytes)
 {
 	(void)gpu;
@@ -309,6 +323,8 @@ const struct gpu_ops gpu_cuda_ops = {
 	.device_info = none_device_info,
 	.open = none_open,
 	.close = none_close,
+	.capabilities = none_capabilities,
+	.peers_set = none_peers_set,
 	.granularity = none_granularity,
 	.memory_info = none_memory_info,
 	.create = none_create,

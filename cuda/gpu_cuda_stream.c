@@ -47,6 +47,18 @@ int cuda_capture_check(struct gpu_cuda *cuda, struct gpu_stream *stream, const c
 			  what);
 }
 
+/*
+ * Another thread may have begun a capture since the check, so that the graph contains the operation. A query makes this
+ * capture invalid. Return: 0, -EBUSY.
+ */
+static int capture_recheck(struct gpu_cuda *cuda, struct gpu_stream *stream, const char *what)
+{
+	if (cuda_capture_check(cuda, stream, what) != -EBUSY)
+		return 0;
+	cuda->driver->cuStreamQuery(stream_of(stream));
+	return -EBUSY;
+}
+
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
@@ -217,6 +229,8 @@ int cuda_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_strea
 	rc = cuda_capture_check(cuda, stream, "cuEventRecord");
 	if (rc == 0)
 		result = cuda->driver->cuEventRecord(event_of(event), stream_of(stream));
+	if (rc == 0 && result == CUDA_SUCCESS)
+		rc = capture_recheck(cuda, stream, "cuEventRecord");
 	cuda_context_pop(cuda);
 	return result == CUDA_SUCCESS ? rc : cuda_fail(cuda->driver, result, "cuEventRecord");
 }
@@ -432,17 +446,8 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 	if (rc == 0)
 		result = cuda->driver->cuStreamWriteValue64(
 			stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
-	/*
-	 * Another thread may have begun a capture since the check, so that the graph contains the write. A query makes
-	 * this capture invalid.
-	 */
-	if (rc == 0 && result == CUDA_SUCCESS) {
-		rc = cuda_capture_check(cuda, stream, "cuStreamWriteValue64");
-		if (rc == -EBUSY)
-			cuda->driver->cuStreamQuery(stream_of(stream));
-		else
-			rc = 0;
-	}
+	if (rc == 0 && result == CUDA_SUCCESS)
+		rc = capture_recheck(cuda, stream, "cuStreamWriteValue64");
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuStreamWriteValue64 of 8 bytes at %p", (void *)word);

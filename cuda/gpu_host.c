@@ -234,6 +234,22 @@ static void host_close(struct gpu *gpu)
 	free(host);
 }
 
+static uint32_t host_capabilities(struct gpu *gpu)
+{
+	return host_of(gpu)->capabilities;
+}
+
+/* All processes can access all host memory, so nothing is stored. */
+static int host_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
+{
+	int rc = 0;
+
+	(void)gpu;
+	for (uint32_t i = 0; i < count && rc == 0; i++)
+		rc = device_check(devices[i]);
+	return rc;
+}
+
 static int host_granularity(struct gpu *gpu, uint64_t *bytes)
 {
 	*bytes = host_of(gpu)->granularity;
@@ -305,6 +321,8 @@ const struct gpu_ops gpu_host_ops = {
 	.device_info = host_device_info,
 	.open = host_open,
 	.close = host_close,
+	.capabilities = host_capabilities,
+	.peers_set = host_peers_set,
 	.granularity = host_granularity,
 	.memory_info = host_memory_info,
 	.create = host_create,

@@ -11,6 +11,7 @@
  * and the lists of streams and events
  *   host->progress the condition for which waiting streams sleep; held only to sleep and to wake
  *   stream->lock   one stream's queue
+ *   registered.lock the table of all registered memory of the process
  */
 #ifndef CUDA_GPU_HOST_H
 #define CUDA_GPU_HOST_H

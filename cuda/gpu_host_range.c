@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE = 2 << 20 }; /* on most machines; only an optimization */
 
@@ -398,6 +399,39 @@ int host_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 	return rc;
 }
 
+/*
+ * All registered memory of the process: as on `cuda`, memory that is registered with one device cannot be registered
+ * with another one. A child of fork() begins with an empty table, since it opens devices of its own.
+ */
+static struct {
+	pthread_mutex_t lock;
+	struct host_table table;
+	pid_t pid;
+} registered = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int registered_add(struct host_registration *registration)
+{
+	int rc = -EEXIST;
+
+	pthread_mutex_lock(&registered.lock);
+	if (registered.pid != getpid()) {
+		registered.table.count = 0;
+		registered.pid = getpid();
+	}
+	if (!table_overlaps(&registered.table, registration->va, registration->bytes))
+		rc = table_add(&registered.table, registration);
+	pthread_mutex_unlock(&registered.lock);
+	return rc;
+}
+
+static void registered_remove(const struct host_registration *registration)
+{
+	pthread_mutex_lock(&registered.lock);
+	if (registered.pid == getpid())
+		table_remove(&registered.table, registration);
+	pthread_mutex_unlock(&registered.lock);
+}
+
 int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 {
 	struct gpu_host *host = host_of(gpu);
@@ -415,16 +449,27 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 			-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
 	registration->va = va;
 	registration->bytes = bytes;
+	rc = registered_add(registration);
+	if (rc < 0) {
+		free(registration);
+		return rc == -EEXIST
+			? gpu_fail(-EINVAL, "cannot register %llu bytes at %p: already registered in this process",
+				  (unsigned long long)bytes, memory)
+			: gpu_fail(rc, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes,
+				  memory);
+	}
 	pthread_mutex_lock(&host->lock);
-	if (table_overlaps(&host->registrations, va, bytes) || table_overlaps(&host->ranges, va, bytes))
-		rc = gpu_fail(-EINVAL, "cannot register %llu bytes at %p: already registered, or device memory",
+	if (table_overlaps(&host->ranges, va, bytes))
+		rc = gpu_fail(-EINVAL, "cannot register %llu bytes at %p: it is device memory",
 			(unsigned long long)bytes, memory);
 	else if (table_add(&host->registrations, registration) < 0)
 		rc = gpu_fail(
 			-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
 	pthread_mutex_unlock(&host->lock);
-	if (rc < 0)
+	if (rc < 0) {
+		registered_remove(registration);
 		free(registration);
+	}
 	return rc;
 }
 
@@ -444,8 +489,10 @@ int host_unregister(struct gpu *gpu, void *memory)
 	else
 		table_remove(&host->registrations, registration);
 	pthread_mutex_unlock(&host->lock);
-	if (rc == 0)
+	if (rc == 0) {
+		registered_remove(registration);
 		free(registration);
+	}
 	return rc;
 }
 
@@ -531,8 +578,10 @@ void host_range_fini(struct gpu_host *host)
 {
 	for (size_t i = 0; i < host->ranges.count; i++)
 		range_destroy(host, host->ranges.entries[i]);
-	for (size_t i = 0; i < host->registrations.count; i++)
+	for (size_t i = 0; i < host->registrations.count; i++) {
+		registered_remove(host->registrations.entries[i]);
 		free(host->registrations.entries[i]);
+	}
 	free(host->ranges.entries);
 	free(host->registrations.entries);
 }

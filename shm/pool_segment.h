@@ -25,11 +25,12 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 15,
+	POOL_LAYOUT_VERSION = 16,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
+	POOL_PEERS_BYTES = 640, /* 15 UUIDs, separated by spaces */
 	/*
 	 * limits of the number of object records. Record 0 is unused, because record numbers are the owners of SHARED
 	 * pages
@@ -251,6 +252,7 @@ struct pool_header {
 	char name[POOL_NAME_BYTES];
 	char backend[16];
 	char device[64];
+	char peers[POOL_PEERS_BYTES]; /* UUIDs of the devices that may access the memory too, separated by spaces */
 
 	/*
 	 * Fields that workers read on every pin or free, and that the agent rarely writes. They have their own cache
@@ -300,6 +302,7 @@ struct pool_geometry {
 	const char *name;
 	const char *backend;
 	const char *device;
+	const char *peers; /* NULL: none */
 	uint32_t index;
 	uint64_t page_bytes;
 	uint32_t page_count;

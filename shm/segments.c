@@ -118,7 +118,7 @@ static bool geometry_ok(const struct pool_geometry *g)
 	return g->page_count >= 1 && g->page_count <= POOL_PAGES_MAX && g->pages_per_handle >= 1 &&
 		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count &&
 		g->page_bytes >= 4096 && g->objects < POOL_OBJECTS_MOST && strlen(g->name) < POOL_NAME_BYTES &&
-		strlen(g->backend) < 16 && strlen(g->device) < 64;
+		strlen(g->backend) < 16 && strlen(g->device) < 64 && (!g->peers || strlen(g->peers) < POOL_PEERS_BYTES);
 }
 
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count)
@@ -178,6 +178,8 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	strcpy(header->name, geometry->name);
 	strcpy(header->backend, geometry->backend);
 	strcpy(header->device, geometry->device);
+	if (geometry->peers)
+		strcpy(header->peers, geometry->peers);
 	pool_segment_over(base, bytes, true, segment);
 	for (uint32_t page = 0; page < geometry->page_count; page++)
 		atomic_init(&segment->pages[page],

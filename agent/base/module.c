@@ -10,6 +10,7 @@
 #include "cuda/gpu.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,13 +26,38 @@ static int front(const struct module_start *start, const void *given)
 	return front_run(&options) == 0 ? 0 : 1;
 }
 
+/* Replace the names in answer->peers by UUIDs, and check that these devices can access the memory of `gpu`. */
+static int peers_find(struct gpu *gpu, struct module_device *answer)
+{
+	char names[sizeof(answer->peers)], *rest = NULL;
+	const struct gpu_ops *ops = gpu_ops_of(gpu);
+	struct gpu_device_info info;
+	int devices[GPU_PEERS_MAX + 1], error = 0;
+	uint32_t count = 0;
+	size_t length = 0;
+
+	memcpy(names, answer->peers, sizeof(names));
+	answer->peers[0] = '\0';
+	for (char *name = strtok_r(names, " ", &rest); name && count <= GPU_PEERS_MAX;
+		name = strtok_r(NULL, " ", &rest)) {
+		devices[count] = gpu_device_find(ops, name);
+		error = devices[count] < 0 ? devices[count] : ops->device_info(devices[count], &info);
+		if (error)
+			return error;
+		if (count++ < GPU_PEERS_MAX)
+			length += (size_t)snprintf(answer->peers + length, sizeof(answer->peers) - length, "%s%s",
+				length ? " " : "", info.uuid);
+	}
+	return gpu_peers_set(gpu, devices, count);
+}
+
 static int device(const char *backend, const char *name, struct module_device *answer)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);
 	struct gpu_device_info info;
 	struct gpu *gpu = NULL;
 
-	memset(answer, 0, sizeof(*answer));
+	memset(answer, 0, offsetof(struct module_device, peers));
 	answer->error = ops ? gpu_device_find(ops, name) : -EINVAL;
 	if (answer->error >= 0) {
 		answer->index = answer->error;
@@ -44,6 +70,8 @@ static int device(const char *backend, const char *name, struct module_device *a
 		snprintf(answer->uuid, sizeof(answer->uuid), "%s", info.uuid);
 		answer->error = gpu_granularity(gpu, &answer->granularity);
 	}
+	if (!answer->error)
+		answer->error = peers_find(gpu, answer);
 	snprintf(answer->text, sizeof(answer->text), "%s", gpu_error_text());
 	if (gpu)
 		gpu_close(gpu);

@@ -18,7 +18,7 @@
 #include "shm/pool_segment.h"
 
 enum {
-	MODULE_ABI = 1,
+	MODULE_ABI = 2,
 	MODULE_POOLS_MAX = 32,
 };
 #define MODULE_SYMBOL "gpool_module"
@@ -67,6 +67,7 @@ struct module_device {
 	uint64_t granularity, memory_bytes;
 	char uuid[64];
 	char text[256];
+	char peers[POOL_PEERS_BYTES]; /* in: the configured devices; out: their UUIDs. Separated by spaces */
 };
 
 struct module {

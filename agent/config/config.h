@@ -44,6 +44,7 @@ struct config_pool {
 	char name[CONFIG_NAME_BYTES];
 	char backend[16];
 	char device[64]; /* index or UUID */
+	char peers[640]; /* indexes and UUIDs, separated by spaces; "none" */
 	struct config_amount size;
 	uint64_t page_bytes;           /* 512 KiB, 1, 2 or 4 MiB */
 	uint64_t handle_bytes;         /* 0: the larger of page size and granularity */

@@ -71,6 +71,7 @@ static int device_ask(const struct config_pool *config, const struct loader *loa
 		return -EIO;
 	device->uuid[sizeof(device->uuid) - 1] = '\0';
 	device->text[sizeof(device->text) - 1] = '\0';
+	device->peers[sizeof(device->peers) - 1] = '\0';
 	return device->error;
 }
 
@@ -96,6 +97,7 @@ static int geometry_of(
 		.name = pool->name,
 		.backend = pool->backend,
 		.device = device->uuid,
+		.peers = device->peers,
 		.index = index,
 		.page_bytes = pool->page_bytes,
 		.page_count = measure.pages,
@@ -114,12 +116,16 @@ int pool_measure(const struct config *config, uint32_t index, const struct loade
 	int error;
 
 	memset(device, 0, sizeof(*device));
+	if (strcmp(pool->peers, "none"))
+		snprintf(device->peers, sizeof(device->peers), "%s", pool->peers);
 	error = device_ask(pool, loader, shed, device);
 	if (error == -EINTR)
 		return error;
 	if (error) {
-		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor lists the devices",
-			pool->name, pool->device, pool->backend, device->text[0] ? device->text : strerror(-error));
+		log_error("pool '%s': cannot use device '%s' of back end '%s' with the peers '%s': %s; poolctl doctor "
+			  "lists the devices",
+			pool->name, pool->device, pool->backend, pool->peers,
+			device->text[0] ? device->text : strerror(-error));
 		return error;
 	}
 	return geometry_of(config, index, device, geometry);

@@ -8,6 +8,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
 	SLOT_BITS = 8, /* bits of the slot in a stream's number; SESSION_TIMELINES slots */
@@ -16,6 +17,13 @@ enum {
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 	QUERY_NS = 1000000, /* interval of queries whether the device has failed, while a fence is not signaled */
+	MARKS = 4,          /* chosen: number of a stream's last fences for which it keeps events */
+};
+
+/* An event that was recorded directly after a fence, for waits of other streams of the session. */
+struct mark {
+	struct gpu_event *event;
+	uint64_t value; /* of the fence; 0: none */
 };
 
 struct stream {
@@ -27,14 +35,16 @@ struct stream {
 	uint32_t generation;
 	/* 0: closed. `number` and `waits` are written under the lock, and read without it */
 	_Atomic uint32_t number;
-	_Atomic bool waits;        /* the stream is a GPU stream, so it can wait */
-	_Atomic uint64_t recorded; /* highest value of a recorded fence */
-	uint64_t shared;           /* highest value that is queued for the published page */
-	uint64_t exported;         /* highest value of an exported fence */
-	bool owed;                 /* the write of `recorded` must be queued when a capture has ended */
-	_Atomic bool mirror;       /* the slot is used as a mirror and has no stream: see stream.h */
-	bool lost;                 /* closed after a device failure: the slot is not reused */
-	_Atomic uint64_t query_ns; /* time of the last query */
+	_Atomic bool waits;         /* the stream is a GPU stream, so it can wait */
+	_Atomic uint64_t recorded;  /* highest value of a recorded fence */
+	uint64_t shared;            /* highest value that is queued for the published page */
+	uint64_t exported;          /* highest value of an exported fence */
+	bool owed;                  /* the write of `recorded` must be queued when a capture has ended */
+	_Atomic bool mirror;        /* the slot is used as a mirror and has no stream: see stream.h */
+	bool lost;                  /* closed after a device failure: the slot is not reused */
+	_Atomic uint64_t query_ns;  /* time of the last query */
+	pthread_mutex_t marks_lock; /* protects marks[]; acquired after the lock of any stream */
+	struct mark marks[MARKS];   /* [value % MARKS] */
 };
 
 struct streams {
@@ -43,6 +53,8 @@ struct streams {
 	struct timeline_page *_Atomic page; /* published progress, for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
+	_Atomic uint32_t gpu_streams; /* number of open GPU streams */
+	_Atomic uint32_t held;        /* number of open host-signaled timelines that have an unsignaled fence */
 	const struct stream_mirrors *mirrors;
 	struct stream slots[SESSION_TIMELINES];
 };
@@ -55,10 +67,22 @@ int stream_open_all(struct gpool *pool)
 		return -ENOMEM;
 	pthread_mutex_init(&streams->lock, NULL);
 	pthread_mutex_init(&streams->joins_lock, NULL);
-	for (int i = 0; i < SESSION_TIMELINES; i++)
+	for (int i = 0; i < SESSION_TIMELINES; i++) {
 		pthread_mutex_init(&streams->slots[i].lock, NULL);
+		pthread_mutex_init(&streams->slots[i].marks_lock, NULL);
+	}
 	pool->streams = streams;
 	return 0;
+}
+
+/* Return true if the program must still signal a fence of this timeline. The caller holds the stream's lock. */
+static bool is_held(const struct gpool *pool, uint32_t slot)
+{
+	const struct stream *stream = &pool->streams->slots[slot];
+
+	return stream->host_signaled &&
+		atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) <
+		atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 }
 
 /*
@@ -68,11 +92,24 @@ int stream_open_all(struct gpool *pool)
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {
 	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+	bool held = is_held(pool, slot);
 
 	if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
 		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
 	if (page && atomic_load_explicit(&page->signaled[slot], memory_order_relaxed) < value)
 		atomic_store_explicit(&page->signaled[slot], value, memory_order_release);
+	if (held && !is_held(pool, slot))
+		atomic_fetch_sub_explicit(&pool->streams->held, 1, memory_order_relaxed);
+}
+
+/*
+ * Complete deferred frees, unless the program must still signal a fence. A free may unmap memory, and the driver may
+ * then wait for all queued work of the process, including work that waits for that fence.
+ */
+static void fence_sweep(struct gpool *pool)
+{
+	if (!atomic_load_explicit(&pool->streams->held, memory_order_relaxed))
+		pool_sweep(pool);
 }
 
 /* ---- device failure ---- */
@@ -132,6 +169,50 @@ static int stream_unlock(struct gpool *pool, struct stream *stream, int error)
 	return error;
 }
 
+/* ---- order that the driver can see ---- */
+
+/*
+ * Record an event after a fence. The driver cannot see that a stream waits for a word that another stream writes. Its
+ * documentation requires that tasks which are ordered by such a wait are also ordered by events, since it may execute
+ * them in another order otherwise. If there is no event, the order depends on the word alone: for fences that were
+ * recorded when no other GPU stream was open, and if the back end refuses an event. The caller holds the stream's lock.
+ */
+static void mark_record(struct gpool *pool, struct stream *stream, uint64_t value)
+{
+	struct mark *mark = &stream->marks[value % MARKS];
+
+	if (atomic_load_explicit(&pool->streams->gpu_streams, memory_order_relaxed) < 2)
+		return;
+	pthread_mutex_lock(&stream->marks_lock);
+	mark->value = 0;
+	if ((mark->event || !gpu_event_create(pool->gpu, 0, &mark->event)) &&
+		!gpu_event_record(pool->gpu, mark->event, stream->gpu))
+		mark->value = value;
+	pthread_mutex_unlock(&stream->marks_lock);
+}
+
+/* Make a stream wait for the event of a fence, if there is one; it waits for the word in any case. */
+static void mark_wait(struct gpool *pool, struct gpu_stream *waiter, struct gpool_fence fence)
+{
+	struct stream *stream = &pool->streams->slots[fence_slot(fence.value)];
+	uint64_t value = fence.value & FENCE_VALUE_MASK;
+	struct mark *mark = &stream->marks[value % MARKS];
+
+	pthread_mutex_lock(&stream->marks_lock);
+	if (value && mark->value == value)
+		gpu_event_wait(pool->gpu, waiter, mark->event);
+	pthread_mutex_unlock(&stream->marks_lock);
+}
+
+static void marks_end(struct gpool *pool, struct stream *stream)
+{
+	pthread_mutex_lock(&stream->marks_lock);
+	for (int i = 0; i < MARKS; i++)
+		gpu_event_destroy(pool->gpu, stream->marks[i].event);
+	memset(stream->marks, 0, sizeof(stream->marks));
+	pthread_mutex_unlock(&stream->marks_lock);
+}
+
 /* The caller holds the stream's lock. */
 static void stream_end(struct gpool *pool, uint32_t slot)
 {
@@ -143,9 +224,11 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 		error = gpu_stream_sync(pool->gpu, stream->gpu);
 		/* During a capture, the end of the work is not known either. */
 		stream->lost = (error && stream_query(pool, stream)) || pool_gpu_failed(pool) || error == -EBUSY;
+		marks_end(pool, stream);
 		if (!stream->adopted)
 			gpu_stream_destroy(pool->gpu, stream->gpu);
 		stream->gpu = NULL;
+		atomic_fetch_sub_explicit(&pool->streams->gpu_streams, 1, memory_order_relaxed);
 	}
 	if (stream->lost)
 		return;
@@ -167,8 +250,10 @@ void stream_close_all(struct gpool *pool)
 				stream_end(pool, i);
 	if (streams->registered)
 		gpu_host_unregister(pool->gpu, (void *)pool->session.timeline);
-	for (int i = 0; i < SESSION_TIMELINES; i++)
+	for (int i = 0; i < SESSION_TIMELINES; i++) {
 		pthread_mutex_destroy(&streams->slots[i].lock);
+		pthread_mutex_destroy(&streams->slots[i].marks_lock);
+	}
 	pthread_mutex_destroy(&streams->joins_lock);
 	pthread_mutex_destroy(&streams->lock);
 	free(streams);
@@ -351,6 +436,8 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 			opened->host_signaled = flags & GPOOL_STREAM_HOST_SIGNALED;
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
 			opened->open = true;
+			if (opened->gpu)
+				atomic_fetch_add_explicit(&pool->streams->gpu_streams, 1, memory_order_relaxed);
 			*stream = opened->generation << SLOT_BITS | slot;
 			atomic_store_explicit(&opened->waits, opened->gpu != NULL, memory_order_relaxed);
 			atomic_store_explicit(&opened->number, *stream, memory_order_release);
@@ -510,12 +597,16 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 		error = pool_gpu_failed(pool)
 			? fail_gpu()
 			: gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
+	else if (!is_held(pool, slot))
+		atomic_fetch_add_explicit(&pool->streams->held, 1, memory_order_relaxed);
 	/* After -EBUSY, the value may have been written; see gpu_timeline_write(). */
 	if (!error || error == -EBUSY)
 		atomic_store_explicit(&found->recorded, value, memory_order_release);
 	if (!error) {
 		fence->value = fence_make(slot, value);
 		found->owed = false;
+		if (found->gpu)
+			mark_record(pool, found, value);
 	}
 	return stream_unlock(pool, found, error);
 }
@@ -582,7 +673,7 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	 * A thread that queries a fence is likely to be idle afterwards, so complete the frees that wait for the fence
 	 * now.
 	 */
-	pool_sweep(pool);
+	fence_sweep(pool);
 	return 1;
 }
 
@@ -600,7 +691,7 @@ static int wait_ended(struct gpool *pool, int state)
 {
 	if (state < 0)
 		return state;
-	pool_sweep(pool);
+	fence_sweep(pool);
 	return 0;
 }
 
@@ -673,14 +764,16 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_closed(pool, stream);
-	if (!found->gpu)
+	if (!found->gpu) {
 		error = fail_host_signaled(stream);
-	else if (state)
+	} else if (state) {
 		error = state < 0 ? state : 0;
-	else if (stream_is_mirror(pool, fence_slot(fence.value)))
+	} else if (stream_is_mirror(pool, fence_slot(fence.value))) {
 		error = pool->streams->mirrors->stream_wait(pool, found->gpu, fence);
-	else
+	} else {
+		mark_wait(pool, found->gpu, fence);
 		error = stream_wait_word(pool, found->gpu, fence);
+	}
 	return stream_unlock(pool, found, error);
 }
 
@@ -707,8 +800,10 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	if (error)
 		return error;
 	futex_wake(timeline_low(pool, slot), INT_MAX);
-	pool_sweep(pool);
-	pool_wake_waiters(pool);
+	fence_sweep(pool);
+	/* Sessions that wait for pages may get those of blocks that waited for the fence. */
+	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
+		doorbell_ring(pool->doorbell);
 	return 0;
 }
 

@@ -111,11 +111,20 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
  */
 
 /*
+ * Host-signaled fences. While a GPU stream waits for a fence that the program has not signaled yet, the thread that
+ * will signal it may only call gpool_copy(), gpool_fill(), gpool_stream_wait() and gpool_fence_record(), _done(),
+ * _wait() and _signal(). Other functions may map or unmap memory, or wait for another thread that does. The CUDA driver
+ * may then wait until all queued work of the process has been executed, which would be a deadlock. For the same reason,
+ * these functions do not complete frees that wait for fences while such a fence is not signaled.
+ */
+
+/*
  * gpool_fence_record() - record a fence after all work that is queued on a stream. The fence of a host-signaled
  * timeline is signaled by gpool_fence_signal() for it or a later fence, or by gpool_stream_close().
  *
  * Return: 0, -EINVAL (not open), -EBUSY (a graph is being captured from the stream), -EIO (the GPU or its driver
- * failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call; none for a host-signaled timeline.
+ * failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call, and one more while several GPU
+ * streams are open; none for a host-signaled timeline.
  */
 GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
 
@@ -132,8 +141,8 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *            was found not running; also later, until the fence is closed
  *   -ECHILD  after fork()
  *
- * Cost: one load; if the fence is signaled, also the frees that wait for it. For a fence that is not signaled, also a
- * driver call, at most once per millisecond and stream; if it is imported, a lock, and with an event one driver call.
+ * Cost: one load; if the fence is signaled, also the frees that wait for fences. For a fence that is not signaled, also
+ * a driver call, at most once per millisecond and stream; if it is imported, a lock, and with an event one driver call.
  */
 GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
 
@@ -151,8 +160,8 @@ GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int
  * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
  *
  * Return: 0, -EINVAL (the stream is not open, or host-signaled), -EBUSY (a graph is being captured from the stream),
- * -EIO, -ENODEV (as gpool_copy()), -ENOMEM, or the errors of gpool_fence_done(). Cost: one driver call; none if the
- * fence is signaled.
+ * -EIO, -ENODEV (as gpool_copy()), -ENOMEM, or the errors of gpool_fence_done(). Cost: one or two driver calls; none
+ * if the fence is signaled.
  */
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
 
@@ -160,7 +169,7 @@ GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpoo
  * gpool_fence_signal() - signal a fence of a host-signaled timeline, and all its earlier fences.
  *
  * Return: 0, -EINVAL (not a fence of an open host-signaled timeline of this session), -ECHILD. Cost: a lock and a
- * system call.
+ * system call; if no other host-signaled fence is pending, also the frees that wait for fences.
  */
 GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 

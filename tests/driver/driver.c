@@ -140,7 +140,8 @@ static void setting_apply(const char *key, const char *value)
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
 		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
-		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay}};
+		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay},
+		{"late", &settings.late}};
 
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
 		if (strcmp(key, flags[i].key) == 0) {
@@ -173,9 +174,11 @@ static void settings_read(void)
 	const char *given = getenv("GPU_DOUBLE");
 	char *text, *word, *rest = NULL, *value;
 
-	if (done || !given)
+	if (done)
 		return;
 	done = true;
+	if (!given)
+		return;
 	text = strdup(given);
 	if (!text)
 		driver_undefined("no memory for the settings");
@@ -224,6 +227,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	unsigned call, us;
 
 	pthread_mutex_lock(&driver.lock);
+	settings_read();
 	call = call_find(name);
 	calls[call].count++;
 	us = cost_us(calls[call].name);
@@ -271,8 +275,6 @@ CUresult cuInit(unsigned flags)
 		return call_leave(CUDA_SUCCESS);
 	if (driver.pid)
 		return call_leave(CUDA_ERROR_NOT_INITIALIZED); /* after fork() */
-	settings_read();
-	call_find("cuInit");
 	if (!settings.devices)
 		return call_leave(CUDA_ERROR_NO_DEVICE);
 	result = machine_open();

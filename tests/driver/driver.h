@@ -47,6 +47,7 @@ struct settings {
 	bool aligned;     /* by default, an address range is aligned to the granularity */
 	bool unmap_waits; /* cuMemUnmap and cuMemSetAccess wait for all queued work */
 	bool delay;       /* calls last as long as the cost model says */
+	bool late;        /* the last queued operation that seems ready runs first; see stream.c */
 	enum { PARTIAL_REFUSED, PARTIAL_EXACT, PARTIAL_ROUNDED } partial; /* access on a part of an allocation */
 	char counts[256]; /* the file to which calls are written when the process ends */
 };
@@ -166,6 +167,7 @@ struct dependency {
 struct operation {
 	struct operation *next;
 	uint64_t number; /* in its stream, from 1 */
+	uint64_t order;  /* in the process */
 	enum operation_kind kind;
 	struct dependency *after; /* work of other streams that must end first: the default stream's rules */
 	unsigned after_count;

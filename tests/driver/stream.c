@@ -9,6 +9,8 @@
 #include <string.h>
 
 static struct stream *streams; /* never freed, so that a stale handle is recognized */
+static uint64_t queued;        /* operations of the process */
+static bool running;           /* only if settings.late: an operation runs */
 static _Thread_local struct {
 	struct stream *stream;
 	unsigned generation;
@@ -212,6 +214,57 @@ static bool may_begin(const struct operation *operation)
 	return true;
 }
 
+/*
+ * "Stream Memory Operations", cuStreamWaitValue64: tasks that are ordered by it must also be ordered by dependencies
+ * that CUDA can see, such as events; otherwise the scheduler may serialize them in an improper order. With the setting
+ * `late`, the device runs one operation at a time: of those that seem ready, the one that was queued last. A wait for
+ * an event seems ready after the record. A wait for a word seems ready, and blocks the device, as soon as the write is
+ * queued. If no write is queued, as for words that the CPU or another process writes, it waits without effect on
+ * others; this is a choice.
+ */
+static bool seems_ready(const struct stream *stream, const struct operation *operation)
+{
+	struct memory *held = NULL;
+	uint64_t bytes = sizeof(uint64_t);
+	_Atomic uint64_t *word;
+	bool ready;
+
+	if (!may_begin(operation))
+		return false;
+	if (operation->kind == OP_WAIT_EVENT)
+		return event_reached(operation->event, operation->record);
+	if (operation->kind != OP_WAIT_VALUE)
+		return true;
+	for (struct stream *other = streams; other; other = other->next)
+		for (const struct operation *write = other->first; write; write = write->next)
+			if (write->kind == OP_WRITE && write->to == operation->to)
+				return true;
+	word = memory_translate(stream->context->device, operation->to, &bytes, false, &held);
+	ready = !word || value_reached(atomic_load(word), operation);
+	memory_unhold(held);
+	return ready;
+}
+
+static bool is_next(const struct stream *stream, const struct operation *operation)
+{
+	if (running || !seems_ready(stream, operation))
+		return false;
+	for (struct stream *other = streams; other; other = other->next)
+		if (other->first && other->first->order > operation->order && seems_ready(other, other->first))
+			return false;
+	return true;
+}
+
+static void turn_wait(const struct stream *stream, const struct operation *operation)
+{
+	unsigned round = 0;
+
+	while (!may_begin(operation) && !driver.fault)
+		pthread_cond_wait(&driver.changed, &driver.lock);
+	while (settings.late && !is_next(stream, operation) && !driver.fault)
+		driver_poll(&round); /* another process may have changed an event */
+}
+
 static void *stream_main(void *argument)
 {
 	struct stream *stream = argument;
@@ -224,10 +277,11 @@ static void *stream_main(void *argument)
 		operation = stream->first;
 		if (!operation)
 			break; /* destroyed, and its work has ended */
-		while (!may_begin(operation) && !driver.fault)
-			pthread_cond_wait(&driver.changed, &driver.lock);
+		turn_wait(stream, operation);
+		running = true;
 		if (!driver.fault) /* after a fault, work is dropped */
 			operation_run(stream, operation);
+		running = false;
 		stream->first = operation->next;
 		if (!stream->first)
 			stream->last = &stream->first;
@@ -305,6 +359,7 @@ CUresult stream_queue(struct stream *stream, const struct operation *given)
 		return result;
 	}
 	operation->number = ++stream->issued;
+	operation->order = ++queued;
 	*stream->last = operation;
 	stream->last = &operation->next;
 	pthread_cond_broadcast(&driver.changed);

@@ -194,6 +194,21 @@ static void test_a_descriptor_is_no_file_and_keeps_the_memory(void **state)
 	close(pair[1]);
 }
 
+/* A call that shall fail can be cuInit(). Run in a child, before cuInit(). */
+static int init_fails_once(void)
+{
+	setenv("GPU_DOUBLE", "fail=cuInit:1:802", 1);
+	return cuInit(0) == CUDA_ERROR_SYSTEM_NOT_READY && cuInit(0) == CUDA_SUCCESS ? 0 : 1;
+}
+
+static int init_status;
+
+static void test_init_fails_if_asked_for(void **state)
+{
+	(void)state;
+	assert_int_equal(init_status, 0);
+}
+
 static CUdeviceptr touched;
 
 static void touch(void)
@@ -351,6 +366,7 @@ static void test_a_fault_is_sticky_and_drops_work(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_init_fails_if_asked_for),
 		cmocka_unit_test(test_memory_is_created_in_whole_granules),
 		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
 		cmocka_unit_test(test_access_is_set_on_whole_allocations),
@@ -363,11 +379,17 @@ int main(void)
 		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
 	};
 	char folder[] = "/dev/shm/gpu-double-test-XXXXXX", command[64];
+	pid_t child;
 	int failed;
 
 	if (!mkdtemp(folder))
 		return 1;
 	setenv("GPU_DOUBLE_DIR", folder, 1);
+	child = fork();
+	if (child == 0)
+		_exit(init_fails_once());
+	if (child < 0 || waitpid(child, &init_status, 0) != child)
+		return 1;
 	failed = cmocka_run_group_tests(tests, setup, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	return system(command) || failed;

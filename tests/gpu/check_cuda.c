@@ -261,6 +261,19 @@ static void test_access_covers_runs_but_no_holes(void **state)
 	assert_true(read_value(f, at(f, 1)) == 6);
 }
 
+static void test_peers_are_other_devices_and_once(void **state)
+{
+	const int self[] = {0}, twice[] = {1, 1}, none[] = {ops->device_count()};
+	struct fixture *f = *state;
+
+	assert_int_equal(gpu_peers_set(f->gpu, NULL, 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, self, GPU_PEERS_MAX + 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, self, 1), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, twice, 2), -EINVAL);
+	assert_int_equal(gpu_peers_set(f->gpu, none, 1), -ENODEV);
+	assert_int_equal(gpu_peers_set(f->gpu, NULL, 0), 0);
+}
+
 static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 {
 	struct fixture *f = *state;
@@ -416,6 +429,26 @@ static void test_registration_is_whole_pages_and_once(void **state)
 	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, f->words + WORDS_BYTES / 8 - 1, 4), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
 	assert_true(f->words[WORDS_BYTES / 8 - 1] == 4);
+}
+
+static void test_registration_is_per_process(void **state)
+{
+	const uint64_t bytes = WORDS_BYTES;
+	struct fixture *f = *state;
+	struct gpu *other;
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(memory != MAP_FAILED);
+	assert_int_equal(gpu_open(ops, ops->device_count() - 1, 0, &other), 0);
+	assert_int_equal(gpu_host_register(f->gpu, memory, bytes), 0);
+	assert_int_equal(gpu_host_register(other, memory, bytes), -EINVAL);
+	assert_int_equal(gpu_host_unregister(other, memory), -EINVAL);
+	assert_int_equal(gpu_host_unregister(f->gpu, memory), 0);
+	assert_int_equal(gpu_host_register(other, memory, bytes), 0);
+	gpu_close(other); /* unregisters it */
+	assert_int_equal(gpu_host_register(f->gpu, memory, bytes), 0);
+	assert_int_equal(gpu_host_unregister(f->gpu, memory), 0);
+	munmap(memory, bytes);
 }
 
 static void test_waits_block_if_asked_for(void **state)
@@ -819,6 +852,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_map_refuses_all_but_whole_handles_in_free_places, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_access_covers_runs_but_no_holes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_peers_are_other_devices_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unmap_takes_whole_mappings_in_a_row, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_outlives_its_handle_while_mapped, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_mappings_show_the_same_memory, setup, teardown),
@@ -828,6 +862,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_registration_is_per_process, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_block_if_asked_for, setup, teardown),
 		cmocka_unit_test(test_errors_of_the_driver_have_their_errno),

@@ -264,9 +264,14 @@ static void worker_parts(void)
 	struct gpool_range *range;
 	struct gpool_lora *lora;
 	uint64_t offloaded, running, shared, slot, memory, more;
-	struct gpool_kv *kv = cache(0, &offloaded), *shares = cache(32, &shared);
+	struct gpool_block all = alloc(PAGES, &memory);
+	struct gpool_kv *kv, *shares;
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 
+	/* All pages are mapped now, since a driver may wait for queued work when a call maps or unmaps memory. */
+	RETURNS(gpool_free(pool, &all), 0);
+	kv = cache(0, &offloaded);
+	shares = cache(32, &shared);
 	RETURNS(gpool_kv_host_reserve(kv, 4 << 20), 0);
 	request.tokens = 1;
 	RETURNS(gpool_kv_allocate(kv, &request, &running), 0);

@@ -32,6 +32,7 @@ enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_MS = 20000 };
 
 static const char *backend = "cuda";
 static const char *program;
+static const char *pool_options = "";
 static struct harness harness;
 static struct gpool *pool;
 static uint32_t stream;
@@ -43,7 +44,8 @@ static int attach(void **state)
 	const char *const arguments[] = {"--pool", text, NULL};
 
 	(void)state;
-	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0", backend, PAGES);
+	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0%s", backend, PAGES,
+		pool_options);
 	harness_start(&harness, arguments);
 	pool = harness_open(&harness);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
@@ -53,12 +55,32 @@ static int attach(void **state)
 	return 0;
 }
 
+/* Return true if device 1 can access the memory of device 0. */
+static bool has_peer(void)
+{
+	const int peer = 1;
+	struct gpu *gpu;
+	bool can;
+
+	assert_int_equal(gpu_open(gpu_backend(backend), 0, GPU_OPEN_OWNER, &gpu), 0);
+	can = gpu_peers_set(gpu, &peer, 1) == 0;
+	gpu_close(gpu);
+	return can;
+}
+
+static int attach_with_peer(void **state)
+{
+	pool_options = has_peer() ? ",peers=1" : "";
+	return attach(state);
+}
+
 static int detach(void **state)
 {
 	(void)state;
 	gpu_host_unregister(pool->gpu, mirror);
 	munmap(mirror, PAGE_BYTES);
 	gpool_close(pool);
+	pool_options = "";
 	return harness_stop(&harness);
 }
 
@@ -189,6 +211,38 @@ static void test_a_fence_holds_a_block(void **state)
 	gpool_stream_close(pool, gate);
 }
 
+/*
+ * Work of two streams is ordered by a fence, also on a device that executes work in any order that the driver permits.
+ * The wrong order would let one stream wait without an end, and closing it too, so the program ends then.
+ */
+static void test_streams_wait_for_each_other(void **state)
+{
+	struct gpool_block block = alloc(1);
+	struct gpool_fence hold, filled, copied;
+	uint32_t other, gate;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &other), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate), 0);
+	assert_int_equal(gpool_fence_record(pool, gate, &hold), 0);
+	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
+	fill(&block, 5);
+	assert_int_equal(gpool_fence_record(pool, stream, &filled), 0);
+	assert_int_equal(gpool_stream_wait(pool, other, filled), 0);
+	assert_int_equal(gpool_copy(pool, other, (uint64_t)(uintptr_t)mirror, address_of(&block), sizeof(*mirror)), 0);
+	assert_int_equal(gpool_fence_record(pool, other, &copied), 0);
+	*mirror = 0;
+	assert_int_equal(gpool_fence_signal(pool, hold), 0);
+	if (gpool_fence_wait(pool, copied, WAIT_MS)) {
+		fprintf(stderr, "a stream waits without an end for a fence of another stream\n");
+		_exit(1);
+	}
+	assert_int_equal(*mirror, 5);
+	gpool_stream_close(pool, gate);
+	gpool_stream_close(pool, other);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
 /* The other worker: allocate as much as possible, fill it, report that, and wait to be killed. */
 static int other_worker(const char *directory)
 {
@@ -246,6 +300,64 @@ static void test_pages_of_a_killed_worker_are_freed(void **state)
 	verify(&all, 7);
 	assert_int_equal(gpool_free(pool, &all), 0);
 	assert_int_equal(harness_check(&harness), 0);
+}
+
+/*
+ * A worker with a freed scattered block whose fence is signaled, while other work waits for a host-signaled fence. The
+ * end of the free unmaps the block, so none of these calls may make it. SIGALRM ends a worker that hangs.
+ */
+static int holding_worker(const char *directory)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_block pages[PAGES], scattered;
+	struct gpool_fence first, second, done;
+	uint32_t work, held, gate;
+	uint64_t unmaps;
+	struct gpool *mine;
+
+	alarm(WAIT_MS / 1000);
+	options.directory = directory;
+	options.timeout_ms = WAIT_MS;
+	if (gpool_open(&options, &mine) || gpool_stream_open(mine, NULL, 0, &work) ||
+		gpool_stream_open(mine, NULL, 0, &held) ||
+		gpool_stream_open(mine, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate))
+		return 1;
+	for (int i = 0; i < PAGES; i++)
+		if (gpool_alloc(mine, 1, NULL, &pages[i]))
+			return 2;
+	for (int i = 0; i < PAGES; i += 2)
+		if (gpool_free(mine, &pages[i]))
+			return 3;
+	if (gpool_alloc(mine, PAGES / 2, NULL, &scattered) || gpool_fence_record(mine, gate, &first) ||
+		gpool_fence_record(mine, gate, &second) || gpool_stream_wait(mine, work, first) ||
+		gpool_stream_wait(mine, held, second) || gpool_fence_record(mine, work, &done) ||
+		gpool_free_after(mine, &scattered, done))
+		return 4;
+	unmaps = gpu_calls(mine->gpu, GPU_CALL_UNMAP);
+	if (gpool_fence_signal(mine, first) || gpool_fence_wait(mine, done, -1) || gpool_fence_done(mine, done) != 1 ||
+		gpool_fence_done(mine, second) || gpu_calls(mine->gpu, GPU_CALL_UNMAP) != unmaps)
+		return 5;
+	/* The last signal completes the free. */
+	if (gpool_fence_signal(mine, second) || gpu_calls(mine->gpu, GPU_CALL_UNMAP) != unmaps + 1)
+		return 6;
+	gpool_close(mine);
+	return 0;
+}
+
+static void test_a_signaling_thread_does_not_unmap(void **state)
+{
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		execl(program, program, "--holding", harness.directory, (char *)NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (status)
+		fail_msg("the worker ended with status 0x%x (0xe: it hung)", (unsigned)status);
 }
 
 /* A range larger than the pool: pages change under fixed addresses, but only when the GPU is done with them. */
@@ -316,6 +428,31 @@ static void test_an_elastic_tensor(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
+/* Work of another GPU can use the pages of a pool that lists this GPU as a peer. */
+static void test_a_peer_uses_the_pages(void **state)
+{
+	struct gpool_block block = alloc(2);
+	struct gpu_stream *theirs;
+	struct gpu *peer;
+
+	(void)state;
+	if (strcmp(backend, "cuda") || !has_peer()) {
+		print_message("no second device that can access the memory of the first\n");
+		assert_int_equal(gpool_free(pool, &block), 0);
+		return;
+	}
+	assert_int_equal(gpu_open(gpu_backend(backend), 1, 0, &peer), 0);
+	assert_int_equal(gpu_stream_create(peer, &theirs), 0);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(
+			gpu_fill(peer, address_of(&block) + (uint64_t)i * PAGE_BYTES, 60 + i, PAGE_BYTES, theirs), 0);
+	assert_int_equal(gpu_stream_sync(peer, theirs), 0);
+	verify(&block, 60);
+	gpu_stream_destroy(peer, theirs);
+	gpu_close(peer);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
 static void test_nothing_is_left_on_the_device(void **state)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);
@@ -353,9 +490,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_contents_stay, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_scattered_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
+		cmocka_unit_test_setup_teardown(test_streams_wait_for_each_other, attach, detach),
 		cmocka_unit_test_setup_teardown(test_pages_of_a_killed_worker_are_freed, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_signaling_thread_does_not_unmap, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_tensor, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_peer_uses_the_pages, attach_with_peer, detach),
 		cmocka_unit_test(test_nothing_is_left_on_the_device),
 	};
 	const struct gpu_ops *ops;
@@ -363,6 +503,8 @@ int main(int argc, char **argv)
 	program = argv[0];
 	if (argc == 3 && !strcmp(argv[1], "--worker"))
 		return other_worker(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "--holding"))
+		return holding_worker(argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "--backend")) {
 		backend = argv[2];
 	} else if (argc > 1) {

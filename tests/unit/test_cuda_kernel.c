@@ -196,6 +196,23 @@ static void test_failures_are_tried_again(void **state)
 	assert_int_equal(driver.contexts, 0);
 }
 
+static void test_kernels_that_cannot_be_loaded_are_no_capability(void **state)
+{
+	struct gpu *gpu = *state;
+
+	device.capabilities = GPU_CAP_KERNELS | GPU_CAP_TIMELINE;
+	driver.load = CUDA_ERROR_INVALID_IMAGE;
+	assert_int_equal(gpu_capabilities(gpu), GPU_CAP_TIMELINE);
+	assert_non_null(strstr(gpu_error_text(), "cuModuleLoadData"));
+	driver.load = CUDA_ERROR_OUT_OF_MEMORY;
+	assert_int_equal(gpu_capabilities(gpu), device.capabilities);
+	driver.load = CUDA_SUCCESS;
+	driver.loads = 0;
+	assert_int_equal(gpu_capabilities(gpu), device.capabilities);
+	assert_int_equal(copy_something(gpu), 0);
+	assert_int_equal(driver.loads, KERNEL_IMAGES);
+}
+
 /*
  * Return true if `name` is in the fat binary. Its header (fatbinary_section.h) begins with a magic number and contains
  * the sizes.
@@ -227,6 +244,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_loads_and_looks_up_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_failures_are_tried_again, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kernels_that_cannot_be_loaded_are_no_capability, setup, teardown),
 		cmocka_unit_test(test_images_have_the_kernels),
 	};
 

@@ -8,6 +8,28 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Load the kernels, which needs a context, and report if the driver cannot. Return "yes", "no" or "unknown". */
+static const char *kernels_check(struct doctor *doctor, const struct gpu_ops *cuda, int index, uint32_t capabilities)
+{
+	struct gpu *gpu;
+	bool loaded;
+
+	if (!(capabilities & GPU_CAP_KERNELS))
+		return "no: built without nvcc";
+	if (gpu_open(cuda, index, 0, &gpu))
+		return "unknown: no context";
+	loaded = gpu_capabilities(gpu) & GPU_CAP_KERNELS;
+	if (!loaded) {
+		doctor_add(doctor, DOCTOR_FAIL, "GPU kernels", "the driver cannot load the kernels on device %d: %s",
+			index, gpu_error_text());
+		doctor_advise(doctor,
+			"install a driver for the CUDA version with which gpool was built, or a later one; without the "
+			"kernels, LoRA batches and int8 offload fail");
+	}
+	gpu_close(gpu);
+	return loaded ? "yes" : "no";
+}
+
 static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int index)
 {
 	struct gpu_device_info info;
@@ -34,7 +56,7 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s",
 			index, info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
 			info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no",
-			info.capabilities & GPU_CAP_KERNELS ? "yes" : "no: built without nvcc");
+			kernels_check(doctor, cuda, index, info.capabilities));
 		if (!doctor->agent_answers)
 			doctor->handles += info.memory_bytes / granularity;
 	}
