@@ -74,7 +74,7 @@ static void test_allocations_by_chance_hold_little(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("-o", "json", "--runs", "1", "malloc_async_random_1k"), 0);
-	assert_int_equal(lines(read_text(tool.out)), 5 * 8);
+	assert_int_equal(lines(read_text(tool.out)), 5 * 10);
 	for (int i = 0; i < 5; i++) {
 		static const char *const sizes[] = {"1", "4", "64", "256", "1024"};
 		char name[64];
