@@ -177,6 +177,7 @@ struct making {
 	struct vm_region *place;
 	struct region_harvest harvest;
 	uint32_t fresh; /* number of pages to request from the agent */
+	uint32_t slack; /* number of these that could be free pages; the request is then only for pages that are free */
 	int32_t timeout_ms;
 	uint32_t *handles;
 	uint32_t old_handles; /* number of handles of the harvest */
@@ -202,6 +203,8 @@ static int handles_gather(struct vpmm *vpmm, struct making *making)
 			making->handles[making->old_handles++] = from[i] - 1;
 	}
 	options.timeout_ms = making->timeout_ms;
+	if (making->slack)
+		options.flags |= LEASE_FREE;
 	return fresh ? vm_take(vpmm->pool, fresh, &options, making->handles + making->old_handles) : 0;
 }
 
@@ -362,7 +365,8 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 			(unsigned long long)region->id);
 	}
 	if (making->fresh)
-		vpmm_trace(call, "2: %u pages to ask the agent for", making->fresh);
+		vpmm_trace(call, "2: %u pages to ask the agent for, %u of them instead of free ones", making->fresh,
+			making->slack);
 	vpmm_unlock(vpmm);
 	error = make(call, making);
 	free(making->handles);
@@ -374,6 +378,7 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	harvest_bury(vpmm, call, making);
 	making->place->held = true;
 	vpmm->counters.taken_bytes += making->fresh * vpmm->page_bytes;
+	vpmm->counters.slack_taken_bytes += making->slack * vpmm->page_bytes;
 	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
 	vpmm->counters.remaps += harvest != 0;
 	vpmm->counters.waits += making->waits;
@@ -394,13 +399,17 @@ int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **pla
 	return error;
 }
 
-/* Map a place with free pages, and new pages for the rest. unfinished: also harvest pages whose work is unfinished. */
-static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
+/*
+ * Map a place with up to *slack new pages, then with free pages, and with new pages for the rest. *slack receives the
+ * number of new pages that are used instead of free ones. unfinished: also harvest pages whose work is unfinished.
+ */
+static int place_harvest(struct vpmm_call *call, bool unfinished, uint32_t *slack, struct vm_region **place)
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = {.timeout_ms = 0};
 	int error = hole_take(call, &making.place);
 	uint64_t there;
+	uint32_t least;
 
 	if (error)
 		return error;
@@ -408,7 +417,7 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 	 * The harvested pages will be mapped elsewhere, so their handles must be held. This comes last: from here to
 	 * the harvest, nothing may release the lock.
 	 */
-	error = vpmm_hold(call, NULL, false);
+	error = *slack < call->count ? vpmm_hold(call, NULL, false) : 0;
 	if (!error)
 		error = region_spare(set, 1);
 	if (error) {
@@ -416,7 +425,9 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 		return error;
 	}
 	there = unfinished ? set->available - set->reclaimable : region_at_once(set, call->slot);
-	error = place_make(call, &making, there < call->count ? (uint32_t)there : call->count);
+	least = there < call->count ? call->count - (uint32_t)there : 0;
+	making.slack = *slack = *slack > least ? *slack - least : 0;
+	error = place_make(call, &making, call->count - least - making.slack);
 	if (!error)
 		*place = making.place;
 	return error;
@@ -430,10 +441,16 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 	 * itself.
 	 */
 	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
-	int error = place_harvest(call, wait, place);
+	uint32_t slack = vpmm_slack(vpmm, call->count), none = 0;
+	int error = place_harvest(call, wait, &slack, place);
 
+	/* If pages that are not necessary cannot be taken, for whatever reason, use free ones. */
+	if (error && slack) {
+		vpmm_slack_refused(vpmm);
+		error = place_harvest(call, wait, &none, place);
+	}
 	if (!wait && (error == -ENOSPC || error == -EDQUOT))
-		error = place_harvest(call, true, place);
+		error = place_harvest(call, true, &none, place);
 	/* Unfinished pages cannot be mapped elsewhere while no fence can be recorded in their stream. */
 	if (error == -EBUSY)
 		error = vpmm_fill(call, 0, place);

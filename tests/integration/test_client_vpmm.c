@@ -70,6 +70,65 @@ static void test_walk_d(void **state)
 	walk(12, 16, true, pictures);
 }
 
+/* ---- slack: new pages before free ones ---- */
+
+static void configure_slack(int32_t percent)
+{
+	struct gpool_vm_options options = vm_options(0);
+
+	options.slack_percent = percent;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+}
+
+static void test_slack(void **state)
+{
+	uint64_t ten, eleven, unmaps = gpu_calls(pool->gpu, GPU_CALL_UNMAP);
+	uint32_t s = streams[0];
+
+	(void)state;
+	configure_slack(100);
+	ten = take(10, s);
+	take(1, s);
+	give(ten, s);
+	/* With 12 pages live, 24 may be held. */
+	eleven = take(11, s);
+	assert_string_equal(dump(), "[-10][1][+11]");
+	assert_int_equal(totals().slack_percent, 100);
+	assert_int_equal(totals().slack_taken_bytes, 10 * PAGE_BYTES); /* one page was missing */
+	assert_int_equal(totals().live_peak_bytes, 12 * PAGE_BYTES);
+	assert_int_equal(totals().remaps, 0);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), unmaps);
+	/* With 13 pages live, 26 may be held and 22 are: four new pages and eight free ones. */
+	give(eleven, s);
+	take(12, s);
+	assert_string_equal(dump(), "[*8][-2][1][-11][+12]");
+	assert_int_equal(pool_pages(), 26);
+	assert_int_equal(totals().slack_taken_bytes, 14 * PAGE_BYTES);
+	assert_int_equal(totals().remapped_bytes, 8 * PAGE_BYTES);
+}
+
+/* The session has reached its quota, so that only free pages can be used. */
+static void test_slack_at_the_quota(void **state)
+{
+	uint64_t ten, one, eleven;
+	uint32_t s;
+
+	(void)state;
+	attach_anew(12);
+	s = streams[0];
+	configure_slack(100);
+	ten = take(10, s);
+	one = take(1, s);
+	give(ten, s);
+	eleven = take(11, s);
+	assert_string_equal(dump(), "[*10][1][+11]");
+	assert_int_equal(totals().slack_taken_bytes, 0);
+	give(eleven, s);
+	give(one, s);
+	take(12, s);
+	assert_int_equal(pool_pages(), 12);
+}
+
 /* ---- joins ---- */
 
 static void test_joins(void **state)
@@ -698,6 +757,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_walk_b, attach, detach),
 		cmocka_unit_test_setup_teardown(test_walk_c, attach, detach),
 		cmocka_unit_test_setup_teardown(test_walk_d, attach, detach),
+		cmocka_unit_test_setup_teardown(test_slack, attach, detach),
+		cmocka_unit_test_setup_teardown(test_slack_at_the_quota, attach, detach),
 		cmocka_unit_test_setup_teardown(test_joins, attach, detach),
 		cmocka_unit_test_setup_teardown(test_holes_join, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_reservations, attach, detach),
