@@ -522,9 +522,11 @@ enum gpool_vm_small {
 	GPOOL_VM_SMALL_PAGES = 2   /* whole pages, as for larger allocations */
 };
 
+enum { GPOOL_VM_SLACK_MAX = 1000 };
+
 /*
  * Environment variables replace options that are 0. Sizes in variables are bytes, or have the suffix K, M, G or T,
- * optionally followed by "B" or "iB" (all powers of two).
+ * optionally followed by "B" or "iB" (all powers of two). GPOOL_VM_SLACK is a number of percent.
  */
 struct gpool_vm_options {
 	uint32_t size;  /* sizeof(struct gpool_vm_options); GPOOL_VM_OPTIONS_INIT sets it */
@@ -555,7 +557,12 @@ struct gpool_vm_options {
 	const char *record_path;
 	/* time without a call, in ms, after which free memory is reclaimable; 0: 1000, -1: only under pressure */
 	int32_t idle_ms;
-	uint32_t reserved; /* 0 */
+	/*
+	 * while the pressure is low, take new pages before free pages are mapped elsewhere, as long as the pages of this
+	 * allocator do not exceed the peak of live memory by more than this, in percent of the peak, at most
+	 * GPOOL_VM_SLACK_MAX; 0: $GPOOL_VM_SLACK, or 20 if that is not set; -1: none
+	 */
+	int32_t slack_percent;
 };
 GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
 #define GPOOL_VM_OPTIONS_INIT \
@@ -584,13 +591,14 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  *
  * Memory is searched in this order: the best fit among memory that was freed in this stream, whether the GPU uses it or
  * not; the best fit among memory of any stream that the GPU no longer uses; a new region to which free pages are
- * mapped. The region gets pages of this stream first, then pages that have been unused longest, then new pages from the
- * agent. If the agent does not have enough pages, the region also gets memory that other streams have freed but still
- * use, and this stream waits for them on the GPU.
+ * mapped. The region gets new pages if slack_percent permits them and the pool has free ones. Otherwise it gets pages
+ * of this stream first, then pages that have been unused longest, then new pages from the agent. If the agent does not
+ * have enough pages, the region also gets memory that other streams have freed but still use, and this stream waits for
+ * them on the GPU.
  *
  * Return: 0, or
- *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable that is not a size, or a
- *            page size that does not fit the pool
+ *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable with an invalid value,
+ *            or a page size that does not fit the pool
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
  *   -EDQUOT  the limit of the tenant or the quota of this session is reached
  *   -ENOMEM  no host memory or addresses, or pages could not be mapped
@@ -650,8 +658,8 @@ GPOOL_API int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes);
 GPOOL_API int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured);
 
 struct gpool_vm_stats {
-	uint32_t size; /* sizeof(struct gpool_vm_stats), set by the caller */
-	uint32_t reserved;
+	uint32_t size;           /* sizeof(struct gpool_vm_stats), set by the caller */
+	uint32_t slack_percent;  /* slack in effect now; 0: none, for example because the pressure is not low */
 	uint64_t page_bytes;     /* size of a VPMM page; 0: gpool_malloc_async() was not called yet */
 	uint64_t reserved_bytes; /* addresses: live, reusable, holes and pending unmaps */
 	uint64_t mapped_bytes;   /* addresses with pages: all but holes */
@@ -669,8 +677,10 @@ struct gpool_vm_stats {
 	uint64_t taken_bytes;        /* leased from the agent */
 	uint64_t waits;              /* waits of one stream for another */
 	uint64_t records_lost;       /* calls that could not be recorded (record_path) */
+	uint64_t live_peak_bytes;    /* maximum of live_bytes since the last pause of idle_ms, or the last shortage */
+	uint64_t slack_taken_bytes;  /* leased from the agent although free pages could have been mapped */
 };
-GPOOL_ASSERT_SIZE(gpool_vm_stats, 168);
+GPOOL_ASSERT_SIZE(gpool_vm_stats, 184);
 
 /*
  * gpool_vm_stats() - read the allocator's counters. Return: 0, -EINVAL (size), -EPERM, -ECHILD. Cost: a lock of the
@@ -689,7 +699,9 @@ GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
  *	[+10][1][-5][*4][#100]   allocated by the last call, allocated, free, pending unmap, hole
  *
  * A line for each region follows, with its address, pages, kind, stream, age and fence. "poolctl regions" prints the
- * same.
+ * same. The last line contains the slack in effect:
+ *
+ *	104 pages held; slack 20 %: new pages are preferred up to 120
  *
  * Return: the number of regions, or -ENOMEM, -EPERM, -ECHILD. Cost: a lock of the allocator, and proportional to the
  * number of regions.

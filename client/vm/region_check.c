@@ -198,7 +198,7 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 
 	TAILQ_FOREACH(region, &stream->ages, by_age)
 	{
-		expect(check, !last || last->id < region->id, region, "it is out of order by age");
+		expect(check, !last || last->id <= region->id, region, "it is out of order by age");
 		last = region;
 		aged++;
 		pages += region->count;

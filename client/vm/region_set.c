@@ -733,6 +733,129 @@ void region_harvest_undo(struct region_set *set, struct region_harvest *harvest)
 	}
 }
 
+/* ---- windows ---- */
+
+/* Return true if a stream can use the region for a new place at once. */
+static bool is_usable(const struct vm_region *region, uint32_t slot)
+{
+	if (region->moving)
+		return false;
+	return region->kind == VM_HOLE ||
+		(region->kind == VM_FREE && !region->guarded && region->slot != VM_RECLAIMABLE &&
+			(region->slot == slot || region->ready == VM_READY));
+}
+
+/* An edge of windows, which moves upwards through a run of usable regions. */
+struct edge {
+	struct vm_region *region;
+	uint32_t mapped; /* number of mapped pages of the run below the region */
+};
+
+/* Move an edge up to a page. Return the number of mapped pages below the page. */
+static uint32_t edge_move(struct edge *edge, uint32_t page)
+{
+	for (; edge->region->first + edge->region->count < page; edge->region = edge->region->after)
+		if (edge->region->kind == VM_FREE)
+			edge->mapped += edge->region->count;
+	return edge->mapped + (edge->region->kind == VM_FREE ? page - edge->region->first : 0);
+}
+
+/* The two edges of a window, which moves upwards. */
+struct edges {
+	struct edge low, high;
+};
+
+static void window_look(struct edges *edges, uint32_t first, uint32_t count, struct region_window *best)
+{
+	uint32_t below = edge_move(&edges->low, first), mapped = edge_move(&edges->high, first + count) - below;
+
+	if (mapped > best->mapped)
+		*best = (struct region_window){edges->low.region, first, mapped};
+}
+
+/*
+ * Look at the windows in a run of usable regions. The best one begins or ends with a free region, as far as the run
+ * permits it. Return the region after the run.
+ */
+static struct vm_region *run_look(struct vm_region *run, uint32_t slot, uint32_t count, struct region_window *best)
+{
+	struct edges begins = {{run, 0}, {run, 0}}, ends = begins;
+	struct vm_region *at, *after = run;
+	uint32_t pages = 0;
+
+	for (; after && is_usable(after, slot); after = after->after)
+		pages += after->count;
+	if (pages < count)
+		return after;
+	for (at = run; at != after; at = at->after) {
+		uint32_t last = run->first + pages - count, above = at->first + at->count;
+
+		if (at->kind != VM_FREE)
+			continue;
+		window_look(&begins, at->first < last ? at->first : last, count, best);
+		window_look(&ends, above > run->first + count ? above - count : run->first, count, best);
+	}
+	return after;
+}
+
+bool region_window(const struct region_set *set, uint32_t slot, uint32_t count, struct region_window *window)
+{
+	const struct region_chunk *chunk = NULL;
+
+	*window = (struct region_window){NULL, 0, 0};
+	while ((chunk = region_chunk_next(set, chunk)))
+		for (struct vm_region *region = chunk->lowest; region;)
+			region = is_usable(region, slot) ? run_look(region, slot, count, window) : region->after;
+	return window->mapped != 0;
+}
+
+void region_window_take(
+	struct region_set *set, const struct region_window *window, uint32_t count, struct region_list *parts)
+{
+	struct vm_region *region = window->region;
+
+	/* The lower edge may be the end of the region. */
+	while (region->first + region->count <= window->first)
+		region = region->after;
+	for (; count; region = region->after) {
+		struct vm_region *part = region;
+
+		region_out(set, region);
+		if (region->first < window->first)
+			region_in(set, region_split(set, region, window->first - region->first));
+		if (region->count > count) {
+			part = region_split(set, region, count);
+			region_in(set, region);
+		}
+		count -= part->count;
+		region_show(set, part);
+		TAILQ_INSERT_TAIL(parts, part, by_age);
+		near_check(set, part);
+		region = part;
+	}
+}
+
+struct vm_region *region_unite(struct region_set *set, struct region_list *parts, uint32_t slot)
+{
+	struct vm_region *first = TAILQ_FIRST(parts), *part;
+
+	TAILQ_FOREACH(part, parts, by_age)
+	{
+		if (part->kind == VM_HOLE)
+			region_turn(set, part, VM_FREE);
+		/* The fence of another slot is signaled. */
+		if (part->ready == VM_READY)
+			part->fence = 0;
+		part->slot = (uint16_t)slot;
+	}
+	while ((part = TAILQ_NEXT(first, by_age))) {
+		TAILQ_REMOVE(parts, part, by_age);
+		merge_above(set, first);
+	}
+	TAILQ_REMOVE(parts, first, by_age);
+	return first;
+}
+
 struct vm_region *region_idle(struct region_set *set, uint64_t pages)
 {
 	struct vm_region *region = oldest_ready(set);

@@ -28,6 +28,7 @@
  * Invariants, which region_check.c checks:
  *   The regions of a chunk follow each other from its first page to its last. The totals are the sums over them.
  *   Each region that does not move is in exactly the trees and lists that its kind, slot and readiness require.
+ *   The parts of a region that was taken apart keep its id until they are put back.
  *   No two neighbors can be joined. Holes can be joined; so can free regions of the same slot, and the later fence
  *   then applies.
  *   The keys of a tree do not change while a region is in it.
@@ -282,6 +283,28 @@ void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struc
 
 /* region_harvest_undo() - restore the harvested regions, with their ids, fences and places in the order of age. */
 void region_harvest_undo(struct region_set *set, struct region_harvest *harvest);
+
+/*
+ * A window: adjacent pages that are mapped in part. They belong to holes and to free regions that a stream can use at
+ * once.
+ */
+struct region_window {
+	struct vm_region *region; /* the region with the first page; NULL: none */
+	uint32_t first;
+	uint32_t mapped; /* number of pages in free regions */
+};
+
+/*
+ * region_window() - find the window of `count` pages for a slot with the most mapped pages. Return false if no window
+ * has any. Offered regions count as free. Cost: linear in the number of regions.
+ * region_window_take() - take the regions of a window out of the sets. They move; `parts` receives them, linked by
+ * by_age, in ascending order. Takes the memory of two steps.
+ * region_unite() - make one moving free region for a slot of parts, which are all mapped now.
+ */
+bool region_window(const struct region_set *set, uint32_t slot, uint32_t count, struct region_window *window);
+void region_window_take(
+	struct region_set *set, const struct region_window *window, uint32_t count, struct region_list *parts);
+struct vm_region *region_unite(struct region_set *set, struct region_list *parts, uint32_t slot);
 
 /*
  * region_idle() - take the oldest READY region that is not reclaimable, or its first `pages` pages, as a moving region.

@@ -323,6 +323,7 @@ static int pages_malloc(
 	}
 	region->stream = stream;
 	region_put_allocated(set, region, slot, bytes);
+	vpmm_live_rose(vpmm);
 	*address = region_address(set, region);
 	set->newest = region->id;
 	*id = 2 * region->id;

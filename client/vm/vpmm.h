@@ -4,6 +4,7 @@
  * region_set.h defines regions and their sets, and calls neither driver nor agent. Files of the allocator:
  *   vpmm.c          open and close; malloc and free without a driver call; capture
  *   vpmm_map.c      steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
+ *   vpmm_slack.c    how many new pages may be taken before free pages are remapped
  *   vpmm_offer.c    free pages that the agent may take, and that stay in their regions
  *   vpmm_idle.c     free pages that the process returns: park, trim, adopt, unmap; and the background task
  *   vpmm_small.c    allocations smaller than a page
@@ -69,6 +70,8 @@ struct vpmm {
 	_Atomic uint32_t streams_used;  /* number of open streams in `numbers` */
 	uint64_t unmaps_refused;        /* unmaps refused because of queued GPU work */
 	uint32_t pressed_ms;            /* the pool's clock when pages were last parked because of a shortage */
+	uint64_t live_peak;             /* maximum of the allocated pages; the background task reduces it */
+	uint64_t slack_refused_ns;      /* time until which no new pages are requested for the slack */
 	struct gpool_vm_stats counters; /* counters in addition to those of the sets */
 
 	struct vpmm_small *small;
@@ -172,6 +175,33 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 	if (unlikely(vpmm->settling))
 		pthread_cond_broadcast(&vpmm->settled);
 	pthread_mutex_unlock(&vpmm->lock);
+}
+
+/* ---- vpmm_slack.c: all with the lock held ---- */
+
+/* vpmm_slack_percent() - return the slack in effect: the option while the pressure is low, otherwise 0. */
+uint32_t vpmm_slack_percent(const struct vpmm *vpmm);
+/*
+ * vpmm_slack_most() - return the number of held pages up to which new ones are preferred, with `percent` of slack and
+ * `live` allocated pages.
+ */
+uint64_t vpmm_slack_most(const struct vpmm *vpmm, uint32_t percent, uint64_t live);
+/* vpmm_held() - return the number of pages that are held: allocated, or free and not reclaimable. */
+uint64_t vpmm_held(const struct vpmm *vpmm);
+/*
+ * vpmm_slack() - return the number of new pages, up to `count`, that a call for `count` pages may take although free
+ * pages could be mapped. vpmm_slack_refused() - the pool had no free pages; return 0 for some time.
+ */
+uint32_t vpmm_slack(const struct vpmm *vpmm, uint32_t count);
+void vpmm_slack_refused(struct vpmm *vpmm);
+/* vpmm_slack_shrink() - while no slack is in effect, park free pages beyond the peak. Released temporarily. */
+void vpmm_slack_shrink(struct vpmm *vpmm);
+
+/* vpmm_live_rose() - record the peak after an allocation. */
+static inline void vpmm_live_rose(struct vpmm *vpmm)
+{
+	if (vpmm->set.pages[VM_ALLOCATED] > vpmm->live_peak)
+		vpmm->live_peak = vpmm->set.pages[VM_ALLOCATED];
 }
 
 /* ---- vpmm_map.c: these functions may release the lock temporarily ---- */

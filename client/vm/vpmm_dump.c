@@ -23,6 +23,8 @@ struct line {
 struct lines {
 	struct line *lines;
 	size_t count;
+	uint32_t slack_percent;
+	uint64_t held, most; /* pages that are held, and up to which new pages are preferred */
 };
 
 static void line_fill(const struct vpmm *vpmm, const struct vm_region *region, struct line *line)
@@ -76,6 +78,9 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 		chunk = region_chunk_next(set, chunk))
 		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
 			line_fill(vpmm, region, &lines->lines[lines->count++]);
+	lines->slack_percent = vpmm_slack_percent(vpmm);
+	lines->most = vpmm_slack_most(vpmm, lines->slack_percent, set->pages[VM_ALLOCATED]);
+	lines->held = vpmm_held(vpmm);
 	vpmm_unlock(vpmm);
 	return 0;
 }
@@ -151,6 +156,11 @@ int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *te
 		error = short_tell(&lines, line, context);
 	for (size_t i = 0; !error && i < lines.count; i++) {
 		long_format(&lines.lines[i], text, sizeof(text));
+		line(context, text);
+	}
+	if (!error) {
+		snprintf(text, sizeof(text), "%llu pages held; slack %u %%: new pages are preferred up to %llu",
+			(unsigned long long)lines.held, lines.slack_percent, (unsigned long long)lines.most);
 		line(context, text);
 	}
 	free(lines.lines);

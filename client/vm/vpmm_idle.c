@@ -7,6 +7,7 @@
  *
  * - when pages are short: at a malloc or free, at most once per step of the pool's clock; and before a call waits for
  *   pages
+ * - when the pressure rises, in the background: what exceeds the peak of allocated pages (vpmm_slack.c)
  * - when no call was made for idle_ms: in the background, which also unmaps pending unmaps
  * - in gpool_trim_to()
  */
@@ -295,6 +296,8 @@ static void settle(struct vpmm *vpmm)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	vpmm_pending_unmaps_end(&call);
 	vpmm_park(vpmm, 0);
+	/* Later slack is relative to what the process uses from now on. */
+	vpmm->live_peak = vpmm->set.pages[VM_ALLOCATED];
 }
 
 /* Offer free regions soon after the last call, and at intervals during calls. Lock held; released temporarily. */
@@ -331,6 +334,7 @@ static void idle_look(struct background_task *task)
 	if (pool_is_short(vpmm->pool) ||
 		(vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
 		settle(vpmm);
+	vpmm_slack_shrink(vpmm);
 	offer_look(vpmm);
 	/*
 	 * Set `asleep` before the check. If a small allocation is freed meanwhile, either the check finds it, or the

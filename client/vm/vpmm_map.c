@@ -73,24 +73,19 @@ int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
 	return 0;
 }
 
-/* Take a hole of call->count pages, which then moves. Lock held; released if addresses must be reserved. */
-static int hole_take(struct vpmm_call *call, struct vm_region **place)
+/* Ensure that a hole of call->count pages exists. Lock held; released if addresses must be reserved. */
+static int hole_ensure(struct vpmm_call *call)
 {
 	struct vpmm *vpmm = call->vpmm;
-	struct vm_region *hole;
 
-	while (!(hole = region_best_hole(&vpmm->set, call->count))) {
+	while (!region_best_hole(&vpmm->set, call->count)) {
 		int error = vpmm_chunk_add(vpmm, call->count);
 
 		if (error)
 			return error;
 		vpmm_trace(call, "reserved %llu bytes of addresses", (unsigned long long)vpmm->chunks->space.bytes);
 	}
-	if (region_spare(&vpmm->set, 3))
-		return -ENOMEM;
-	*place = region_carve(&vpmm->set, hole, call->count);
-	region_show(&vpmm->set, *place);
-	return 0;
+	return region_spare(&vpmm->set, 3);
 }
 
 /* ---- phase 0: pending unmaps ---- */
@@ -174,24 +169,37 @@ bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except)
 
 /* A place that is being mapped. */
 struct making {
-	struct vm_region *place;
+	struct region_list parts; /* adjacent moving regions: holes, and free regions, which are mapped already */
+	struct vm_region *place;  /* the parts as one region, after success */
+	uint32_t mapped;          /* number of pages of the free regions */
 	struct region_harvest harvest;
 	uint32_t fresh; /* number of pages to request from the agent */
+	uint32_t slack; /* number of these that could be free pages; the request is then only for pages that are free */
 	int32_t timeout_ms;
 	uint32_t *handles;
 	uint32_t old_handles; /* number of handles of the harvest */
 	uint32_t waits;
-	bool stuck;                  /* after a failure, the place could not be unmapped */
 	uint64_t recorded[VM_SLOTS]; /* for each slot, the fence for its regions that were UNFENCED */
 };
 
-static int handles_gather(struct vpmm *vpmm, struct making *making)
+/* Take a hole as the place. A sufficient one exists. */
+static void hole_take(struct vpmm_call *call, struct making *making)
 {
+	struct region_set *set = &call->vpmm->set;
+	struct vm_region *place = region_carve(set, region_best_hole(set, call->count), call->count);
+
+	region_show(set, place);
+	TAILQ_INSERT_TAIL(&making->parts, place, by_age);
+}
+
+static int handles_gather(struct vpmm_call *call, struct making *making)
+{
+	struct vpmm *vpmm = call->vpmm;
 	uint32_t fresh = making->fresh * vpmm->page_slots;
 	struct vm_take_options options = vpmm->take;
 	struct vm_region *region;
 
-	making->handles = malloc((size_t)making->place->count * vpmm->page_slots * sizeof(*making->handles));
+	making->handles = malloc((size_t)call->count * vpmm->page_slots * sizeof(*making->handles));
 	if (!making->handles)
 		return -ENOMEM;
 	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
@@ -202,6 +210,8 @@ static int handles_gather(struct vpmm *vpmm, struct making *making)
 			making->handles[making->old_handles++] = from[i] - 1;
 	}
 	options.timeout_ms = making->timeout_ms;
+	if (making->slack)
+		options.flags |= LEASE_FREE;
 	return fresh ? vm_take(vpmm->pool, fresh, &options, making->handles + making->old_handles) : 0;
 }
 
@@ -279,36 +289,61 @@ static int waits_queue(struct vpmm_call *call, struct making *making)
 	return error;
 }
 
-/* Return true if a slot is still mapped because its unmap failed too. */
-static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slots)
+/* Return true if a slot of a hole is still mapped, because its unmap failed too. */
+static bool is_mapped(const struct vpmm *vpmm, const struct vm_region *hole)
 {
-	for (uint32_t i = slot; i < slot + slots; i++)
-		if (space->pages[i])
+	const uint32_t *pages = &vpmm_space(hole)->pages[vpmm_region_slot(vpmm, hole)];
+
+	for (uint32_t i = 0; i < vpmm_region_slots(vpmm, hole); i++)
+		if (pages[i])
 			return true;
 	return false;
 }
 
-/* Map the place, without the lock. If this fails, nothing is left behind, unless `stuck` is set. */
+static int holes_map(struct vpmm *vpmm, const struct making *making)
+{
+	const struct vm_region *part;
+	uint32_t done = 0;
+	int error = 0;
+
+	TAILQ_FOREACH(part, &making->parts, by_age)
+	{
+		if (part->kind == VM_FREE)
+			continue;
+		error = vm_map(vpmm_space(part), vpmm_region_slot(vpmm, part), making->handles + done,
+			vpmm_region_slots(vpmm, part));
+		if (error)
+			break;
+		done += vpmm_region_slots(vpmm, part);
+	}
+	return error;
+}
+
+static void holes_unmap(struct vpmm *vpmm, const struct making *making)
+{
+	const struct vm_region *part;
+
+	TAILQ_FOREACH(part, &making->parts, by_age)
+	if (part->kind == VM_HOLE && is_mapped(vpmm, part))
+		vm_unmap(vpmm_space(part), vpmm_region_slot(vpmm, part), vpmm_region_slots(vpmm, part));
+}
+
+/* Map the place, without the lock. If this fails, the holes are unmapped, except those whose unmap fails too. */
 static int make(struct vpmm_call *call, struct making *making)
 {
 	struct vpmm *vpmm = call->vpmm;
-	struct vm_space *space = vpmm_space(making->place);
-	uint32_t slot = vpmm_region_slot(vpmm, making->place), slots = vpmm_region_slots(vpmm, making->place);
-	int error = handles_gather(vpmm, making);
+	int error = handles_gather(call, making);
 
 	if (error)
 		return error;
-	error = vm_map(space, slot, making->handles, slots);
-	if (error)
-		goto put;
+	error = holes_map(vpmm, making);
 	/* Queue the waits last, because they cannot be cancelled. */
-	error = waits_queue(call, making);
+	if (!error)
+		error = waits_queue(call, making);
 	if (!error)
 		return 0;
-	vm_unmap(space, slot, slots);
-put:
-	making->stuck = is_mapped(space, slot, slots);
-	vm_put(vpmm->pool, making->handles + making->old_handles, slots - making->old_handles);
+	holes_unmap(vpmm, making);
+	vm_put(vpmm->pool, making->handles + making->old_handles, making->fresh * vpmm->page_slots);
 	return error;
 }
 
@@ -321,8 +356,10 @@ static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct
 	struct vm_region *region;
 
 	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
-	if (region->ready != VM_READY && call->slot != VM_NONE)
+	if (region->ready != VM_READY && call->slot != VM_NONE) {
 		making->place->ready = VM_UNFENCED;
+		making->place->fence = 0;
+	}
 	while ((region = TAILQ_FIRST(&making->harvest.regions))) {
 		TAILQ_REMOVE(&making->harvest.regions, region, by_age);
 		region_put_pending_unmap(&vpmm->set, region,
@@ -333,16 +370,21 @@ static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct
 /* Restore the state before place_make(). */
 static void making_undo(struct vpmm *vpmm, struct making *making)
 {
+	struct vm_region *part;
+
 	region_harvest_undo(&vpmm->set, &making->harvest);
-	if (making->stuck)
-		region_put_pending_unmap(&vpmm->set, making->place, 0);
-	else
-		region_put(&vpmm->set, making->place);
+	while ((part = TAILQ_FIRST(&making->parts))) {
+		TAILQ_REMOVE(&making->parts, part, by_age);
+		if (part->kind == VM_HOLE && is_mapped(vpmm, part))
+			region_put_pending_unmap(&vpmm->set, part, 0);
+		else
+			region_put(&vpmm->set, part);
+	}
 }
 
 /*
- * Map a moving place with `harvest` harvested pages, and new pages from the agent for the rest. Lock held; released
- * temporarily.
+ * Map the holes of a place with `harvest` harvested pages, and new pages from the agent for the rest. Lock held;
+ * released temporarily.
  */
 static int place_make(struct vpmm_call *call, struct making *making, uint32_t harvest)
 {
@@ -351,7 +393,7 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	int error;
 
 	region_harvest(&vpmm->set, call->slot, harvest, &making->harvest);
-	making->fresh = call->count - harvest;
+	making->fresh = call->count - making->mapped - harvest;
 	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
 	{
 		GPOOL_INVARIANT(
@@ -361,8 +403,11 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot,
 			(unsigned long long)region->id);
 	}
+	if (making->mapped)
+		vpmm_trace(call, "2: %u pages are mapped there", making->mapped);
 	if (making->fresh)
-		vpmm_trace(call, "2: %u pages to ask the agent for", making->fresh);
+		vpmm_trace(call, "2: %u pages to ask the agent for, %u of them instead of free ones", making->fresh,
+			making->slack);
 	vpmm_unlock(vpmm);
 	error = make(call, making);
 	free(making->handles);
@@ -371,9 +416,11 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 		making_undo(vpmm, making);
 		return error;
 	}
+	making->place = region_unite(&vpmm->set, &making->parts, call->slot);
 	harvest_bury(vpmm, call, making);
 	making->place->held = true;
 	vpmm->counters.taken_bytes += making->fresh * vpmm->page_bytes;
+	vpmm->counters.slack_taken_bytes += making->slack * vpmm->page_bytes;
 	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
 	vpmm->counters.remaps += harvest != 0;
 	vpmm->counters.waits += making->waits;
@@ -385,38 +432,69 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place)
 {
 	struct making making = {.timeout_ms = timeout_ms};
-	int error = hole_take(call, &making.place);
+	int error = hole_ensure(call);
 
-	if (!error)
-		error = place_make(call, &making, 0);
+	if (error)
+		return error;
+	TAILQ_INIT(&making.parts);
+	hole_take(call, &making);
+	error = place_make(call, &making, 0);
 	if (!error)
 		*place = making.place;
 	return error;
 }
 
-/* Map a place with free pages, and new pages for the rest. unfinished: also harvest pages whose work is unfinished. */
-static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
+/*
+ * Take the place: a window whose pages are mapped in part, or a hole if all pages may be new or no window exists. Lock
+ * held; released temporarily. From the return to the harvest, nothing may release the lock.
+ */
+static int place_take(struct vpmm_call *call, bool all_new, struct making *making)
+{
+	struct region_set *set = &call->vpmm->set;
+	struct region_window window;
+	int error;
+
+	TAILQ_INIT(&making->parts);
+	/* While the lock is released, another thread may take the hole. */
+	do {
+		error = hole_ensure(call);
+		/* The free pages will be mapped elsewhere or allocated, so their handles must be held. */
+		if (!error && !all_new)
+			error = vpmm_hold(call, NULL, false);
+		if (!error)
+			error = region_spare(set, 3);
+	} while (!error && !region_best_hole(set, call->count));
+	if (error)
+		return error;
+	if (!all_new && region_window(set, call->slot, call->count, &window)) {
+		region_window_take(set, &window, call->count, &making->parts);
+		making->mapped = window.mapped;
+	} else {
+		hole_take(call, making);
+	}
+	return 0;
+}
+
+/*
+ * Map a place with up to *slack new pages, then with free pages, and with new pages for the rest. *slack receives the
+ * number of new pages that are used instead of free ones. unfinished: also harvest pages whose work is unfinished.
+ */
+static int place_harvest(struct vpmm_call *call, bool unfinished, uint32_t *slack, struct vm_region **place)
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = {.timeout_ms = 0};
-	int error = hole_take(call, &making.place);
+	int error = place_take(call, *slack == call->count, &making);
+	uint32_t missing = call->count - making.mapped, least;
 	uint64_t there;
 
 	if (error)
 		return error;
-	/*
-	 * The harvested pages will be mapped elsewhere, so their handles must be held. This comes last: from here to
-	 * the harvest, nothing may release the lock.
-	 */
-	error = vpmm_hold(call, NULL, false);
-	if (!error)
-		error = region_spare(set, 1);
-	if (error) {
-		region_put(set, making.place);
-		return error;
-	}
 	there = unfinished ? set->available - set->reclaimable : region_at_once(set, call->slot);
-	error = place_make(call, &making, there < call->count ? (uint32_t)there : call->count);
+	least = there < missing ? missing - (uint32_t)there : 0;
+	if (*slack > missing)
+		*slack = missing;
+	making.slack = *slack = *slack > least ? *slack - least : 0;
+	error = place_make(call, &making, missing - least - making.slack);
 	if (!error)
 		*place = making.place;
 	return error;
@@ -430,10 +508,16 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 	 * itself.
 	 */
 	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
-	int error = place_harvest(call, wait, place);
+	uint32_t slack = vpmm_slack(vpmm, call->count), none = 0;
+	int error = place_harvest(call, wait, &slack, place);
 
+	/* If pages that are not necessary cannot be taken, for whatever reason, use free ones. */
+	if (error && slack) {
+		vpmm_slack_refused(vpmm);
+		error = place_harvest(call, wait, &none, place);
+	}
 	if (!wait && (error == -ENOSPC || error == -EDQUOT))
-		error = place_harvest(call, true, place);
+		error = place_harvest(call, true, &none, place);
 	/* Unfinished pages cannot be mapped elsewhere while no fence can be recorded in their stream. */
 	if (error == -EBUSY)
 		error = vpmm_fill(call, 0, place);

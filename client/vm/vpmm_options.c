@@ -8,7 +8,10 @@
 
 static const uint64_t address_bytes_default = UINT64_C(8) << 40;
 
-enum { TRACE_MAX = 3 };
+enum {
+	TRACE_MAX = 3,
+	SLACK_DEFAULT = 20, /* percent; measured: sizes up to 256 MiB then need no remapping (docs/internals/vm.md) */
+};
 
 /* ---- environment ---- */
 
@@ -54,15 +57,39 @@ static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
 	return fail(-EINVAL, "%s is '%s', which is not a size, such as 2097152, 2MB or 16GiB", name, text);
 }
 
+/* Read the slack from the environment if the options do not set it. */
+static int slack_from(struct vpmm *vpmm, int32_t *percent)
+{
+	const char *text = *percent ? NULL : secure_getenv("GPOOL_VM_SLACK");
+	unsigned long number;
+	char *end;
+
+	if (*percent < 0)
+		*percent = 0;
+	else if (!*percent)
+		*percent = SLACK_DEFAULT;
+	if (!text || !*text)
+		return 0;
+	errno = 0;
+	number = strtoul(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && !*end && !errno && number <= GPOOL_VM_SLACK_MAX) {
+		*percent = (int32_t)number;
+		return 0;
+	}
+	pool_log(vpmm->pool, POOL_LOG_ERROR, "GPOOL_VM_SLACK is '%s', which is not a number of percent from 0 to %d",
+		text, GPOOL_VM_SLACK_MAX);
+	return fail(-EINVAL, "GPOOL_VM_SLACK is '%s', which is not a number of percent from 0 to %d", text,
+		GPOOL_VM_SLACK_MAX);
+}
+
 /* ---- options ---- */
 
 static int options_check(const struct gpool *pool, const struct gpool_vm_options *options)
 {
 	uint64_t handle_bytes = pool->page_bytes * handle_pages(pool);
 
-	if (options->flags || options->reserved)
-		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
-			options->reserved);
+	if (options->flags)
+		return fail(-EINVAL, "flags are 0x%x; they must be 0", options->flags);
 	if (options->small > GPOOL_VM_SMALL_PAGES)
 		return fail(-EINVAL, "small is %u; the maximum is %d", options->small, GPOOL_VM_SMALL_PAGES);
 	if (options->usage >= GPOOL_USAGE_COUNT)
@@ -73,6 +100,9 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 		return fail(-EINVAL, "trace is %u; the maximum is %d", options->trace, TRACE_MAX);
 	if (options->idle_ms < -1)
 		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
+	if (options->slack_percent < -1 || options->slack_percent > GPOOL_VM_SLACK_MAX)
+		return fail(-EINVAL, "slack_percent is %d; it must be from -1 (none) to %d", options->slack_percent,
+			GPOOL_VM_SLACK_MAX);
 	return options->page_bytes % handle_bytes
 		? fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
 			  (unsigned long long)options->page_bytes, (unsigned long long)handle_bytes)
@@ -131,6 +161,8 @@ int vpmm_options_read(struct vpmm *vpmm)
 		error = size_from(vpmm, "GPOOL_VM_PAGES", &pages);
 	if (!error)
 		error = size_from(vpmm, "GPOOL_VM_TRACE", &trace);
+	if (!error)
+		error = slack_from(vpmm, &options->slack_percent);
 	if (error)
 		return error;
 	options->trace = trace < TRACE_MAX ? (uint32_t)trace : TRACE_MAX;

@@ -18,6 +18,8 @@ static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_stats *totals)
 	totals->mapped_bytes = totals->live_bytes + totals->reusable_bytes + totals->pending_unmap_bytes;
 	totals->reserved_bytes = totals->mapped_bytes + totals->hole_bytes;
 	totals->reclaimable_bytes = set->reclaimable * page_bytes;
+	totals->slack_percent = vpmm_slack_percent(vpmm);
+	totals->live_peak_bytes = vpmm->live_peak * page_bytes;
 	totals->live_regions = set->counts[VM_ALLOCATED];
 	totals->reusable_regions = set->counts[VM_FREE];
 	totals->hole_regions = set->counts[VM_HOLE];

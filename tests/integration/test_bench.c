@@ -74,7 +74,7 @@ static void test_allocations_by_chance_hold_little(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("-o", "json", "--runs", "1", "malloc_async_random_1k"), 0);
-	assert_int_equal(lines(read_text(tool.out)), 5 * 8);
+	assert_int_equal(lines(read_text(tool.out)), 5 * 10);
 	for (int i = 0; i < 5; i++) {
 		static const char *const sizes[] = {"1", "4", "64", "256", "1024"};
 		char name[64];
@@ -84,10 +84,14 @@ static void test_allocations_by_chance_hold_little(void **state)
 		snprintf(name, sizeof name, "peer_fit_1k_%s_failed", sizes[i]);
 		assert_true(figure(name) == 0);
 	}
-	/* At most 16,000 MiB are live. Rounding to pages of 2 MiB costs half a page for each allocation. */
-	assert_true(figure("malloc_async_random_1k_1024_peak") < 16100);
+	/*
+	 * At most 16,000 MiB are live. Rounding to pages of 2 MiB costs half a page for each allocation. The slack is
+	 * 20 %.
+	 */
+	assert_true(figure("malloc_async_random_1k_1024_peak") < 1.2 * 16100);
 	assert_true(figure("malloc_async_random_1k_1024_peak") < figure("peer_fit_1k_1024_peak"));
 	assert_true(figure("malloc_async_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
+	assert_true(figure("malloc_async_random_1k_256_unmaps") == 0);
 }
 
 /* Load adapters of mixed sizes 500 times, and register 10,000 adapters. */

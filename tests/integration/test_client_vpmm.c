@@ -46,7 +46,7 @@ static void test_walk_a(void **state)
 static void test_walk_b(void **state)
 {
 	static const char *const pictures[] = {
-		"[+10][-8]", "[10][+1][-7]", "[-10][1][-7]", "[-10][1][+4][-3]", "[*8][-2][1][4][*3][+11]"};
+		"[+10][-8]", "[10][+1][-7]", "[-10][1][-7]", "[-10][1][+4][-3]", "[*8][-2][1][4][+11]"};
 
 	(void)state;
 	walk(18, 18, false, pictures);
@@ -64,10 +64,163 @@ static void test_walk_c(void **state)
 static void test_walk_d(void **state)
 {
 	static const char *const pictures[] = {
-		"[+10][-2]", "[10][+1][-1]", "[-10][1][-1]", "[+4][-6][1][-1]", "[4][*6][1][*1][+11]"};
+		"[+10][-2]", "[10][+1][-1]", "[-10][1][-1]", "[+4][-6][1][-1]", "[4][*6][1][+11]"};
 
 	(void)state;
 	walk(12, 16, true, pictures);
+}
+
+/* ---- slack: new pages before free ones ---- */
+
+static void configure_slack(int32_t percent)
+{
+	struct gpool_vm_options options = vm_options(0);
+
+	options.slack_percent = percent;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+}
+
+static void test_slack(void **state)
+{
+	uint64_t ten, unmaps = gpu_calls(pool->gpu, GPU_CALL_UNMAP);
+	uint32_t s = streams[0];
+
+	(void)state;
+	configure_slack(100);
+	ten = take(10, s);
+	take(1, s);
+	give(ten, s);
+	/* With 12 pages live, 24 may be held. */
+	take(11, s);
+	assert_string_equal(dump(), "[-10][1][+11]");
+	assert_int_equal(totals().slack_percent, 100);
+	assert_int_equal(totals().slack_taken_bytes, 10 * PAGE_BYTES); /* one page was missing */
+	assert_int_equal(totals().live_peak_bytes, 12 * PAGE_BYTES);
+	assert_int_equal(totals().remaps, 0);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), unmaps);
+}
+
+/* At most 23 pages are live, so 25 may be held: two new pages, and ten free ones. */
+static void test_slack_for_a_part(void **state)
+{
+	uint64_t ten, eleven;
+	uint32_t s = streams[0];
+
+	(void)state;
+	configure_slack(10);
+	ten = take(10, s);
+	take(1, s);
+	eleven = take(11, s);
+	take(1, s);
+	give(ten, s);
+	give(eleven, s);
+	take(12, s);
+	assert_string_equal(dump(), "[*10][1][-11][1][+12]");
+	assert_int_equal(pool_pages(), 25);
+	assert_int_equal(totals().slack_taken_bytes, 2 * PAGE_BYTES);
+	assert_int_equal(totals().remapped_bytes, 10 * PAGE_BYTES);
+}
+
+/* The session has reached its quota, so that only free pages can be used. */
+static void test_slack_at_the_quota(void **state)
+{
+	uint64_t ten, one, eleven;
+	uint32_t s;
+
+	(void)state;
+	attach_anew(12);
+	s = streams[0];
+	configure_slack(100);
+	ten = take(10, s);
+	one = take(1, s);
+	give(ten, s);
+	eleven = take(11, s);
+	assert_string_equal(dump(), "[*10][1][+11]");
+	assert_int_equal(totals().slack_taken_bytes, 0);
+	give(eleven, s);
+	give(one, s);
+	take(12, s);
+	assert_int_equal(pool_pages(), 12);
+}
+
+/* ---- growth in place ---- */
+
+/* Let the stream wait for a gate that the test opens, so that work queued after it is not executed before. */
+static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
+{
+	struct gpool_fence gate = record(manual);
+
+	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
+	return gate;
+}
+
+static void test_grows_in_place(void **state)
+{
+	uint64_t six, four, seven, nine, maps, unmaps = gpu_calls(pool->gpu, GPU_CALL_UNMAP);
+	uint32_t s = streams[0];
+
+	(void)state;
+	configure(0);
+	six = take(6, s);
+	take(1, s);
+	four = take(4, s);
+	fill(s, four, 4, 0x44);
+	give(four, s);
+	/* Upwards, with new pages. */
+	maps = gpu_calls(pool->gpu, GPU_CALL_MAP);
+	seven = take(7, s);
+	assert_int_equal(seven, four);
+	assert_string_equal(dump(), "[6][1][+7]");
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), maps + 3);
+	finish(s);
+	expect_content(seven, 4, 0x44);
+	assert_int_equal(totals().remaps, 0);
+	/* With free pages of another place. */
+	give(seven, s);
+	give(six, s);
+	nine = take(9, s);
+	assert_int_equal(nine, seven);
+	assert_string_equal(dump(), "[*2][-4][1][+9]");
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), maps + 5);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), unmaps);
+	fill(s, nine, 9, 0x99);
+	finish(s);
+	expect_content(nine, 9, 0x99);
+	/* Downwards, into the hole that is left. */
+	assert_int_equal(take(5, s), six + PAGE_BYTES);
+	assert_string_equal(dump(), "[#1][+5][1][9]");
+	assert_int_equal(pool_pages(), 15);
+}
+
+/* Unfinished memory of another stream is not part of a place. The guard of the new place is the stream's own work. */
+static void test_grows_with_its_own_unfinished_pages(void **state)
+{
+	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
+	struct gpool_fence gate;
+	uint64_t a, b;
+
+	(void)state;
+	configure(0);
+	take(1, t);
+	a = take(4, s);
+	gate = gate_before(s, manual);
+	fill(s, a, 4, 0xaaaa);
+	give(a, s);
+	take(6, t);
+	assert_string_equal(dump(), "[1][-4][+6]");
+	gpool_free_async(pool, a + 4 * PAGE_BYTES, 0);
+	b = take(8, s);
+	assert_int_equal(b, a);
+	assert_string_equal(dump(), "[1][+8][-2]");
+	/* Another stream waits for the guard. */
+	give(b, t);
+	assert_string_equal(dump(), "[1][-8][-2]");
+	assert_null(region_best_ready(&pool->vpmm->set, 3));
+	signal_fence(gate);
+	finish(s);
+	finish(t);
+	assert_int_equal(take(8, t), a);
+	gpool_stream_close(pool, manual);
 }
 
 /* ---- joins ---- */
@@ -120,24 +273,25 @@ static void test_holes_join(void **state)
 	uint32_t s = streams[0];
 
 	(void)state;
-	configure(6);
+	configure(7);
 	a = take(2, s);
 	b = take(2, s);
 	c = take(2, s);
+	take(1, s);
 	give(a, s);
 	give(c, s);
 	take(4, s);
-	assert_string_equal(dump(), "[*2][2][*2][+4]");
+	assert_string_equal(dump(), "[*2][2][*2][1][+4]");
 	finish(s);
 	/* The next call starts in phase 0. The regions in between are freed, and are remapped too. */
 	take(1, s);
-	assert_string_equal(dump(), "[+1][#1][2][#2][4]");
+	assert_string_equal(dump(), "[+1][#1][2][#2][1][4]");
 	give(b, s);
-	take(3, s);
-	assert_string_equal(dump(), "[1][#1][*2][#2][4][+3]");
+	take(6, s);
+	assert_string_equal(dump(), "[1][#1][*2][#2][1][4][+6]");
 	finish(s);
 	take(1, s);
-	assert_string_equal(dump(), "[1][+1][#4][4][3]");
+	assert_string_equal(dump(), "[1][+1][#4][1][4][6]");
 }
 
 /* ---- addresses ---- */
@@ -201,15 +355,6 @@ static void test_wrong_addresses(void **state)
 	give(other, s);
 	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined with the region below it */
 	assert_int_equal(gpool_free(pool, &block), 0);
-}
-
-/* Let the stream wait for a gate that the test opens, so that work queued after it is not executed before. */
-static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
-{
-	struct gpool_fence gate = record(manual);
-
-	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
-	return gate;
 }
 
 /* ---- out of memory ---- */
@@ -396,7 +541,7 @@ static void test_waits_only_when_it_must(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();
 	struct gpool_fence gate;
-	uint64_t a, b, c;
+	uint64_t a, b, c, calls;
 
 	(void)state;
 	configure(12);
@@ -410,8 +555,11 @@ static void test_waits_only_when_it_must(void **state)
 	take(3, t);
 	assert_string_equal(dump(), "[-4][+3][-1][4]");
 	give(c, t);
+	calls = gpu_calls(pool->gpu, GPU_CALL_MAP);
 	take(5, t);
-	assert_string_equal(dump(), "[-4][3][*1][*4][+5]");
+	/* Finished pages of one stream and pages of the other are adjacent, so no page is mapped. */
+	assert_string_equal(dump(), "[-4][3][+5]");
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), calls);
 	assert_int_equal(totals().waits, 0);
 	signal_fence(gate);
 	gpool_stream_close(pool, manual);
@@ -608,7 +756,7 @@ static void test_captured(void **state)
 	give(c, s);
 	/* The region is not reused, and its pages are not freed. */
 	take(4, s);
-	assert_string_equal(dump(), "[2][2][*2][+4]");
+	assert_string_equal(dump(), "[2][2][+4]");
 	assert_int_equal(pool_pages(), 8);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	finish(s);
@@ -618,9 +766,9 @@ static void test_captured(void **state)
 	assert_int_equal(gpool_vm_capture(pool, a, 0), 0);
 	assert_int_equal(gpool_vm_capture(pool, a, 0), -ESTALE);
 	assert_int_equal(gpool_vm_capture(pool, b, 0), 0);
-	assert_string_equal(dump(), "[-2][2][*2][4]");
+	assert_string_equal(dump(), "[-2][2][4]");
 	give(b, s);
-	assert_string_equal(dump(), "[-4][*2][4]");
+	assert_string_equal(dump(), "[-4][4]");
 }
 
 /* ---- threads ---- */
@@ -671,7 +819,7 @@ static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, stopped_call, &moved), 0);
 	pthread_barrier_wait(&inside);
 	/* During a remapping its region is visible, but no allocation uses it. */
-	assert_string_equal(dump(), "[-4][4][8][-4][#8]");
+	assert_string_equal(dump(), "[-4][4][8][-4][#4]");
 	for (int round = 0; round < 1000; round++) {
 		give(b, streams[1]);
 		b = take(4, streams[1]);
@@ -698,6 +846,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_walk_b, attach, detach),
 		cmocka_unit_test_setup_teardown(test_walk_c, attach, detach),
 		cmocka_unit_test_setup_teardown(test_walk_d, attach, detach),
+		cmocka_unit_test_setup_teardown(test_slack, attach, detach),
+		cmocka_unit_test_setup_teardown(test_slack_for_a_part, attach, detach),
+		cmocka_unit_test_setup_teardown(test_slack_at_the_quota, attach, detach),
+		cmocka_unit_test_setup_teardown(test_grows_in_place, attach, detach),
+		cmocka_unit_test_setup_teardown(test_grows_with_its_own_unfinished_pages, attach, detach),
 		cmocka_unit_test_setup_teardown(test_joins, attach, detach),
 		cmocka_unit_test_setup_teardown(test_holes_join, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_reservations, attach, detach),

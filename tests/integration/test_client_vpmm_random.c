@@ -380,6 +380,7 @@ static int random_attach(void **state)
 	}
 	gate_stream = manual_stream();
 	options.address_bytes = (uint64_t)MODEL_PAGES * PAGE_BYTES;
+	options.slack_percent = seed % 2 ? 0 : -1;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 	memset(actors, 0, sizeof(actors));
 	return 0;

@@ -713,6 +713,9 @@ static void test_allocator(void **state)
 	options.trace = 9;
 	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "trace is 9; the maximum is 3");
 	options.trace = 0;
+	options.slack_percent = 1001;
+	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "slack_percent is 1001; it must be from -1 (none) to 1000");
+	options.slack_percent = 0;
 	SAYS(gpool_malloc_async(pool, 0, 0, &address), -EINVAL, "bytes is 0");
 	SAYS(gpool_malloc_async(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
 	SAYS(gpool_malloc_async(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC,

@@ -70,6 +70,7 @@ static inline struct gpool_vm_options vm_options(uint64_t initial_pages)
 	options.initial_bytes = initial_pages * PAGE_BYTES;
 	options.address_bytes = (uint64_t)ADDRESS_PAGES * PAGE_BYTES;
 	options.idle_ms = -1;
+	options.slack_percent = -1;
 	return options;
 }
 

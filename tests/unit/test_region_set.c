@@ -263,6 +263,81 @@ static void test_harvest_order(void **state)
 	assert_string_equal(picture(), "[*1][-1/2][2][*2][2][*2][2][*2][*2][#84]");
 }
 
+/* Take the window for `count` pages, and check its first page and its mapped pages. */
+static void window_take(uint32_t slot, uint32_t count, uint32_t first, uint32_t mapped, struct region_list *parts)
+{
+	struct region_window window;
+
+	TAILQ_INIT(parts);
+	assert_true(region_window(&set, slot, count, &window));
+	assert_int_equal(window.first, first);
+	assert_int_equal(window.mapped, mapped);
+	region_window_take(&set, &window, count, parts);
+	check();
+}
+
+static void parts_put(struct region_list *parts)
+{
+	struct vm_region *part;
+
+	while ((part = TAILQ_FIRST(parts))) {
+		TAILQ_REMOVE(parts, part, by_age);
+		region_put(&set, part);
+	}
+	check();
+}
+
+static void test_windows(void **state)
+{
+	struct region_window window;
+	struct region_list parts;
+	struct vm_region *region, *holes[2], *rest;
+
+	(void)state;
+	add(16, 1, fence(1, 0));
+	rest = region_carve(&set, region_best(&set, 1, 3), 3);
+	holes[0] = region_carve(&set, region_best(&set, 1, 4), 4);
+	region = region_carve(&set, region_best(&set, 1, 6), 6);
+	take(region_best(&set, 1, 2), 2, 1);
+	holes[1] = region_carve(&set, region_best(&set, 1, 1), 1);
+	for (int i = 0; i < 2; i++) {
+		region_turn(&set, holes[i], VM_HOLE);
+		region_put(&set, holes[i]);
+	}
+	region_put_free(&set, rest, 1, 0);
+	region_put_free(&set, region, 2, fence(2, 5));
+	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	/* The work of the other stream is not finished. */
+	window_take(1, 6, 0, 3, &parts);
+	assert_string_equal(picture(), "[-3/1m][#3][#1][-6/2][2][#85]");
+	parts_put(&parts);
+	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	assert_false(region_window(&set, 1, 8, &window));
+	/* The other stream itself can use it. The window ends with a free region. */
+	window_take(2, 9, 4, 6, &parts);
+	assert_string_equal(picture(), "[-3/1][#1][#3][-6/2m][2][#85]");
+	parts_put(&parts);
+	timeline[2] = 5;
+	region_sweep(&set);
+	/* The lower of two windows with as many mapped pages; it ends within a region, whose rest stays. */
+	window_take(1, 10, 0, 6, &parts);
+	assert_string_equal(picture(), "[-3/1m][#4][-3/2m][-3/2][2][#85]");
+	parts_put(&parts);
+	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	window_take(1, 12, 0, 8, &parts);
+	region = region_unite(&set, &parts, 1);
+	assert_true(TAILQ_EMPTY(&parts));
+	assert_int_equal(region->ready, VM_UNFENCED); /* the part of the own stream */
+	region_put_allocated(&set, region, 1, 1);
+	check();
+	assert_string_equal(picture(), "[12][-1/2][2][#85]");
+	/* Regions of two streams without a hole. */
+	give(region, 1, 0);
+	window_take(1, 13, 0, 13, &parts);
+	parts_put(&parts);
+	assert_string_equal(picture(), "[-12/1][-1/2][2][#85]");
+}
+
 static void test_zombies_become_holes(void **state)
 {
 	struct vm_region *a = add(10, 1, fence(1, 0)), *b, *c;
@@ -410,12 +485,54 @@ static void random_remap(uint32_t slot)
 	region_put_free(&set, hole, slot, any_fence(slot));
 }
 
+/* Return the most mapped pages of all windows. */
+static uint32_t most_mapped(uint32_t slot, uint32_t pages)
+{
+	bool usable[CHUNK_PAGES] = {false}, mapped[CHUNK_PAGES] = {false};
+	uint32_t most = 0;
+
+	for (const struct vm_region *region = chunk.lowest; region; region = region->after)
+		for (uint32_t page = region->first; page < region->first + region->count; page++) {
+			mapped[page] = region->kind == VM_FREE;
+			usable[page] = region->kind == VM_HOLE ||
+				(region->kind == VM_FREE && region->slot != VM_RECLAIMABLE && !region->guarded &&
+					(region->slot == slot || region->ready == VM_READY));
+		}
+	for (uint32_t first = 0; first + pages <= CHUNK_PAGES; first++) {
+		uint32_t count = 0, sum = 0;
+
+		while (count < pages && usable[first + count])
+			sum += mapped[first + count++];
+		if (count == pages && sum > most)
+			most = sum;
+	}
+	return most;
+}
+
+static void random_grow(uint32_t slot)
+{
+	uint32_t pages = 1 + any(20);
+	struct region_list parts = TAILQ_HEAD_INITIALIZER(parts);
+	struct region_window window;
+
+	region_window(&set, slot, pages, &window);
+	assert_int_equal(window.mapped, most_mapped(slot, pages));
+	if (!window.mapped)
+		return;
+	region_window_take(&set, &window, pages, &parts);
+	check();
+	if (any(3) == 0)
+		parts_put(&parts);
+	else
+		region_put_free(&set, region_unite(&set, &parts, slot), slot, any_fence(slot));
+}
+
 static void random_step(struct vm_region **live, uint32_t *live_count)
 {
 	uint32_t slot = any(STREAMS), pages = 1 + any(9), which;
 	struct vm_region *region;
 
-	switch (any(9)) {
+	switch (any(10)) {
 	case 0:
 	case 1:
 	case 2:
@@ -439,7 +556,8 @@ static void random_step(struct vm_region **live, uint32_t *live_count)
 		region_put_free(&set, region_carve(&set, region, region->count), slot, any_fence(slot));
 		break;
 	case 6: random_remap(slot); break;
-	case 7:
+	case 7: random_grow(slot); break;
+	case 8:
 		if (slot && recorded[slot] > timeline[slot])
 			timeline[slot] += 1 + any((uint32_t)(recorded[slot] - timeline[slot]));
 		region_sweep(&set);
@@ -491,6 +609,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_the_later_fence_counts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_the_rest_keeps_stream_fence_and_age, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_harvest_order, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_windows, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_zombies_become_holes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_reclaimable_are_found_last, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_addresses, set_up, tear_down),

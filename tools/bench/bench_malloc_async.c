@@ -172,7 +172,7 @@ int bench_malloc_async_steady(struct bench *bench)
 
 struct played {
 	double ms;
-	uint64_t calls, failed, peak;
+	uint64_t calls, maps, unmaps, failed, peak;
 };
 
 /* Play every event of a trace in order. addresses: [trace->count]; 0: the allocation failed or has been freed. */
@@ -180,6 +180,8 @@ static int trace_play(
 	struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
 {
 	uint64_t begin = monotonic_ns(), calls = subject_calls(subject);
+	const struct gpu *gpu = pool_gpu(subject->pool);
+	uint64_t maps = gpu_calls(gpu, GPU_CALL_MAP), unmaps = gpu_calls(gpu, GPU_CALL_UNMAP);
 	int error = 0;
 
 	*played = (struct played){0};
@@ -206,6 +208,8 @@ static int trace_play(
 	}
 	played->ms = (double)(monotonic_ns() - begin) / 1e6;
 	played->calls = subject_calls(subject) - calls;
+	played->maps = gpu_calls(gpu, GPU_CALL_MAP) - maps;
+	played->unmaps = gpu_calls(gpu, GPU_CALL_UNMAP) - unmaps;
 	return error;
 }
 
@@ -217,7 +221,7 @@ struct trace_plan {
 	int (*finish)(struct subject *subject, struct trace_plan *plan);
 	double finished; /* the result of finish() */
 	/* Figures of gpool and of the peer; FIGURE_PROGRESS: none. */
-	enum figure ms[2], peak[2], calls[2], failed[2], finish_figure[2];
+	enum figure ms[2], peak[2], calls[2], maps[2], unmaps[2], failed[2], finish_figure[2];
 };
 
 static void trace_sample(struct bench *bench, enum figure figure, double value)
@@ -246,6 +250,8 @@ static int trace_runs(struct bench *bench, const struct allocator_ops *ops, void
 		trace_sample(bench, plan->ms[peer], played.ms);
 		trace_sample(bench, plan->peak[peer], (double)played.peak / (double)MIB);
 		trace_sample(bench, plan->calls[peer], (double)played.calls);
+		trace_sample(bench, plan->maps[peer], (double)played.maps);
+		trace_sample(bench, plan->unmaps[peer], (double)played.unmaps);
 		trace_sample(bench, plan->failed[peer], (double)played.failed);
 		trace_sample(bench, plan->finish_figure[peer], plan->finished);
 	}
@@ -271,7 +277,7 @@ static int trace_bench(struct bench *bench, struct trace_plan *plan)
 
 /* ---- random ---- */
 
-static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most, const enum figure figures[8])
+static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most, const enum figure figures[10])
 {
 	struct trace_plan plan = {
 		.recipe = {.allocations = allocations,
@@ -282,10 +288,12 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 			.threads = 1,
 			.streams = 1,
 			.seed = 1},
-		.ms = {figures[0], figures[4]},
-		.peak = {figures[1], figures[5]},
-		.calls = {figures[2], figures[6]},
-		.failed = {figures[3], figures[7]},
+		.ms = {figures[0], figures[6]},
+		.peak = {figures[1], figures[7]},
+		.calls = {figures[2], figures[8]},
+		.maps = {figures[3], FIGURE_PROGRESS},
+		.unmaps = {figures[4], FIGURE_PROGRESS},
+		.failed = {figures[5], figures[9]},
 		.finish_figure = {FIGURE_PROGRESS, FIGURE_PROGRESS},
 	};
 
@@ -295,8 +303,9 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 #define RANDOM_CELL(when, cell, runs, count, mib, allocations, bytes) \
 	int bench_malloc_async_random_##cell(struct bench *bench) \
 	{ \
-		static const enum figure figures[8] = {FIGURE_malloc_async_random_##cell##_time, \
+		static const enum figure figures[10] = {FIGURE_malloc_async_random_##cell##_time, \
 			FIGURE_malloc_async_random_##cell##_peak, FIGURE_malloc_async_random_##cell##_calls, \
+			FIGURE_malloc_async_random_##cell##_maps, FIGURE_malloc_async_random_##cell##_unmaps, \
 			FIGURE_malloc_async_random_##cell##_failed, FIGURE_peer_fit_##cell##_time, \
 			FIGURE_peer_fit_##cell##_peak, FIGURE_peer_fit_##cell##_calls, \
 			FIGURE_peer_fit_##cell##_failed}; \
@@ -353,6 +362,8 @@ int bench_malloc_async_churn(struct bench *bench)
 		.finish = largest_request,
 		.ms = {FIGURE_malloc_async_churn_time, FIGURE_peer_fit_churn_time},
 		.peak = {FIGURE_PROGRESS, FIGURE_PROGRESS},
+		.maps = {FIGURE_PROGRESS, FIGURE_PROGRESS},
+		.unmaps = {FIGURE_PROGRESS, FIGURE_PROGRESS},
 		.calls = {FIGURE_malloc_async_churn_calls, FIGURE_peer_fit_churn_calls},
 		.failed = {FIGURE_malloc_async_churn_failed, FIGURE_peer_fit_churn_failed},
 		.finish_figure = {FIGURE_malloc_async_churn_largest, FIGURE_peer_fit_churn_largest},
