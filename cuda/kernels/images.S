@@ -2,8 +2,8 @@
  * images.S - the fat binaries that nvcc compiled from the .cu files. They are embedded, so gpool neither links the CUDA
  * runtime nor opens files at run time.
  *
- * Each has code for sm_80 and sm_90, and PTX for later devices; the driver selects the code for its device. Without
- * nvcc, gpu_kernel_images[] is all zeros.
+ * Each has code for sm_80, sm_90 and sm_100, and PTX for other devices; the driver selects the code for its device.
+ * Without nvcc, gpu_kernel_images[] is all zeros.
  */
 #ifdef GPOOL_KERNELS
 	.section .rodata

@@ -13,10 +13,10 @@ else ifneq ($(CUDA_INCLUDE),)
 $(CUDA_BACKEND_OBJ): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
 endif
 
-# GPU kernels: nvcc compiles each file to a fat binary with code for sm_80 and sm_90, and PTX that the driver compiles
-# for newer devices. images.S embeds the fat binaries, so nothing links the CUDA runtime. Without nvcc, or with CUDA=0
-# (after `make clean`), the build prints a note and omits the kernels, and the CUDA back end rejects launches with this
-# reason. The C references are always built.
+# GPU kernels: nvcc compiles each file to a fat binary with code for sm_80, sm_90 and, if nvcc supports it, sm_100, and
+# PTX that the driver compiles for other devices. images.S embeds the fat binaries, so nothing links the CUDA runtime.
+# Without nvcc, or with CUDA=0 (after `make clean`), the build prints a note and omits the kernels, and the CUDA back end
+# rejects launches with this reason. The C references are always built.
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),1,0)
 NVCCFLAGS ?=
@@ -24,11 +24,16 @@ CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
 CUDA_KERNEL_IMAGES := $(patsubst cuda/kernels/%.cu,build/kernels/%.fatbin,$(CUDA_KERNEL_SRC))
 CUDA_KERNEL_OBJ := $(B)/obj/cuda/kernels/images.o
 
-# In a common folder: the images are the same for all configurations, and nvcc is slow.
+CUDA_ARCHS = $(patsubst sm_%,%,$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code)))
+
+# In a common folder: the images are the same for all configurations, and nvcc is slow. NAME.usage has the registers and
+# the local memory of each function, as ptxas prints them, for tools/build/lint_kernels.py.
 build/kernels/%.fatbin: cuda/kernels/%.cu
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -MMD -MP -MF $(@:.fatbin=.d) \
-		-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_80,code=compute_80 -o $@ $<
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -Xptxas -v \
+		-MMD -MP -MF $(@:.fatbin=.d) $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+		-gencode arch=compute_80,code=compute_80 -o $@ $< 2>$(@:.fatbin=.usage) || { cat $(@:.fatbin=.usage) >&2; exit 1; }
+	@grep -F 'warning' $(@:.fatbin=.usage) >&2 || true
 
 -include $(CUDA_KERNEL_IMAGES:.fatbin=.d)
 

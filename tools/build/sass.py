@@ -1,0 +1,128 @@
+"""sass.py - what nvcc generated for the kernels: registers and local memory, as ptxas prints them, and instructions, as
+cuobjdump prints them. lint_kernels.py and roofline.py use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "build" / "kernels"
+
+
+def short_name(mangled: str) -> str:
+    """Return the name of a function with its template arguments, such as shrink<0,4,4>."""
+    found = re.search(r"\d+([a-z_]+)I((?:L[a-z]\d+E)+)E", mangled)
+    if not found:
+        return mangled
+    arguments = ",".join(re.findall(r"L[a-z](\d+)E", found[2]))
+    return f"{found[1]}<{arguments}>"
+
+
+@dataclass
+class Usage:
+    """The registers of a kernel, and the local memory of a kernel or function, in bytes."""
+
+    registers: int = 0
+    stack: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+
+
+def usages(path: Path) -> dict[tuple[str, str], Usage]:
+    """Return the usage by architecture and function, from the output of ptxas -v."""
+    found: dict[tuple[str, str], Usage] = {}
+    arch = entry = name = ""
+    for line in path.read_text().splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)' for '(\w+)'", line):
+            entry, arch = match.groups()
+        elif match := re.search(r"Function properties for (\w+)", line):
+            name = match[1]
+        elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            usage = found.setdefault((arch, short_name(name)), Usage())
+            usage.stack, usage.spill_stores, usage.spill_loads = map(int, match.groups())
+        elif match := re.search(r"Used (\d+) registers", line):
+            found.setdefault((arch, entry), Usage()).registers = int(match[1])
+    return found
+
+
+def cuobjdump() -> str | None:
+    """Return the path of cuobjdump, or None."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return shutil.which(os.environ.get("CUOBJDUMP", "cuobjdump")) or shutil.which(f"{home}/bin/cuobjdump")
+
+
+@dataclass
+class Instruction:
+    address: int
+    name: str
+    operands: str
+
+    @property
+    def wide_load(self) -> bool:
+        """True for a load of 128 bits from device memory to registers."""
+        return self.name.startswith(("LDG.", "LD.")) and ".128" in self.name
+
+    @property
+    def wide_copy(self) -> bool:
+        """True for an asynchronous copy of 128 bits from device memory to shared memory."""
+        return self.name.startswith("LDGSTS.") and ".128" in self.name
+
+
+@dataclass
+class Code:
+    """The instructions of one kernel, with the functions that it calls."""
+
+    arch: str
+    name: str
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+def codes(tool: str, image: Path) -> list[Code]:
+    """Return the code of each kernel of a fat binary, for each architecture."""
+    listing = subprocess.run([tool, "-sass", str(image)], capture_output=True, text=True, check=True).stdout
+    found: list[Code] = []
+    arch = ""
+    for line in listing.splitlines():
+        if match := re.search(r"code for (sm_\w+)", line):
+            arch = match[1]
+        elif match := re.search(r"Function : (\w+)", line):
+            found.append(Code(arch, match[1]))
+        elif match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*([^;]*);", line):
+            found[-1].instructions.append(Instruction(int(match[1], 16), match[2], match[3]))
+    return found
+
+
+def wide_loads_in_flight(instructions: list[Instruction]) -> int:
+    """Return the largest number of loads of 128 bits that a thread has issued before it uses the result of one.
+
+    The instructions are read in the order of their addresses. Loads before a jump back, a call or the end are not in
+    flight after it. Asynchronous copies are in flight until a wait for their group."""
+    registers: list[range] = []
+    groups: list[int] = []
+    group = most = 0
+    for each in instructions:
+        if each.wide_copy:
+            group += 1
+        elif each.name.startswith("LDGDEPBAR"):
+            groups, group = [*groups, group], 0
+        elif each.name.startswith("DEPBAR.LE"):
+            left = int(each.operands.split(",")[1], 16)
+            groups = groups[-left:] if left else []
+        else:
+            used = [int(number) for number in re.findall(r"\bR(\d+)", each.operands)]
+            last = max((i for i, held in enumerate(registers) if any(r in held for r in used)), default=-1)
+            registers = registers[last + 1 :]
+            if each.wide_load and used:
+                registers.append(range(used[0], used[0] + 4))
+            target = re.fullmatch(r"(?:\w+, )*0x([0-9a-f]+)\s*", each.operands)
+            if each.name.startswith(("EXIT", "RET", "CALL")) or (
+                each.name.startswith("BRA") and target and int(target[1], 16) <= each.address
+            ):
+                registers = []
+        most = max(most, len(registers) + sum(groups) + group)
+    return most
