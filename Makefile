@@ -99,8 +99,9 @@ TOOL_LIBS := -lcjson $(LORA_LIBS) $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
 poolctl_LIBS := -lncursesw -ltinfo
-# The program embeds the page.
+# The programs embed these files.
 $(B)/obj/tools/exporter/page.o: tools/exporter/page.html
+$(B)/obj/tools/demo/report.o: tools/demo/style.css
 TEST_LIBS := -lcmocka -lcjson $(AGENT_LIBS) $(LORA_LIBS) $(CLIENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-exporter $(B)/gpool-replay

@@ -8,14 +8,9 @@ Requires PyTorch and a running gpoold (set GPOOL_DIR unless gpoold uses /run/gpo
 In torch_mempool.py, PyTorch allocates the memory; here the program does.
 """
 
-import sys
+import torch
 
 import gpool
-
-try:
-    import torch
-except ImportError:
-    sys.exit("torch_tensor.py: there is no PyTorch here")
 
 with gpool.Pool() as pool, pool.alloc(4, gpool.Usage.ACTIVATION) as block:
     on_gpu = pool.device.backend == "cuda"

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1] / "client" / "python"), str(HERE / "startup")])
+sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "tools" / "engines")]
 
 from engines import BUILD, Engine, model, tokens  # noqa: E402
 

@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 from typing import List
 
-from engines import HERE, EngineTest, tokens
+from engines import TOOLS, EngineTest, tokens
 
 from gpool import ObjectClass
 from gpool.vllm import _adapters, publish_adapter
@@ -26,7 +26,7 @@ class Adapters(EngineTest):
         self.addCleanup(shutil.rmtree, self.folder)
         self.files = [self.folder / f"peft{seed}" for seed in range(2)]
         for seed, folder in enumerate(self.files):
-            command = [sys.executable, str(HERE / "make_model.py"), "--adapter", str(seed)]
+            command = [sys.executable, str(TOOLS / "make_model.py"), "--adapter", str(seed)]
             subprocess.run([*command, str(self.model), str(folder)], check=True)
         self.resolver = _adapters.Resolver(self.folder / "cache", directory=self.agent.directory)
 

@@ -1,4 +1,4 @@
-"""Weights in objects: a module of PyTorch and not a model of vLLM."""
+"""Weights of PyTorch models in objects, without vLLM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import json
 import types
 import unittest
+from functools import partial
 from typing import List
 
 import torch
@@ -13,7 +14,9 @@ from torch import nn
 
 from harness import AgentTest, gpool
 
-from gpool.vllm import _weights
+from gpool import torch_weights
+
+publish_weights = partial(torch_weights.publish, memory_class=gpool.ObjectClass.EPHEMERAL)
 
 
 class Model(nn.Module):
@@ -34,33 +37,33 @@ class WeightObjects(AgentTest):
     def test_a_model_is_published_and_mapped(self) -> None:
         torch.manual_seed(1)
         model = Model()
-        expected = {name: tensor.clone() for name, _, tensor in _weights._tensors(model)}
-        made = _weights._publish(self.pool, "weights", model, False)
+        expected = {name: tensor.clone() for name, _, tensor in torch_weights.tensors(model)}
+        made = publish_weights(self.pool, "weights", model)
         self.assertEqual(made.info().pages, 1)  # the tensor with two names is there once
-        self.assertRaises(gpool.Stale, _weights._publish, self.pool, "weights", model, False)
+        self.assertRaises(gpool.Stale, publish_weights, self.pool, "weights", model)
         published: List[int] = []
 
         def publish() -> None:
             published.append(1)
-            _weights._publish(self.pool, "weights", original, False).close()
+            publish_weights(self.pool, "weights", original).close()
 
-        weights = _weights.Weights(self.pool, made, publish)
+        weights = torch_weights.ModelWeights(self.pool, made, publish)
         original = copy.deepcopy(model)
-        _weights._assign(model, weights, _weights._entries(made))
+        weights.assign(model)
         made.close()
         with torch.device("meta"):
             other = Model()
-        self.assertIn("table", _weights._meta_tensors(other))
+        self.assertIn("table", torch_weights.meta_tensors(other))
         opened = self.pool.open_object("weights")
-        second = _weights.Weights(self.pool, opened, publish)
-        _weights._assign(other, second, _weights._entries(opened))
-        self.assertEqual(sorted(_weights._meta_tensors(other)), [".scale", "first.none"])
-        _weights._set_constants(other, _weights._constants(opened), torch.device("cpu"))
-        self.assertEqual(_weights._meta_tensors(other), [])
+        second = torch_weights.ModelWeights(self.pool, opened, publish)
+        second.assign(other)
+        self.assertEqual(sorted(torch_weights.meta_tensors(other)), [".scale", "first.none"])
+        second.assign(other, torch.device("cpu"))
+        self.assertEqual(torch_weights.meta_tensors(other), [])
         self.assertTrue(torch.equal(other.scale, model.scale))
         self.assertEqual(other.first.none.dtype, torch.bfloat16)
         begin, size = second._range.address, second._range.nbytes
-        for name, is_parameter, tensor in _weights._tensors(other):
+        for name, is_parameter, tensor in torch_weights.tensors(other):
             self.assertTrue(torch.equal(tensor, expected[name]), name)
             self.assertEqual(tensor.dtype, expected[name].dtype)
             if tensor.numel():
@@ -73,7 +76,13 @@ class WeightObjects(AgentTest):
         self.sleeps(model, weights, second, published)
         self.assertTrue(torch.equal(model.first(torch.ones(300)), original.first(torch.ones(300))))
 
-    def sleeps(self, model: Model, weights: _weights.Weights, second: _weights.Weights, published: List[int]) -> None:
+    def sleeps(
+        self,
+        model: Model,
+        weights: torch_weights.ModelWeights,
+        second: torch_weights.ModelWeights,
+        published: List[int],
+    ) -> None:
         address = model.first.weight.data_ptr()
         weights.sleep()
         self.agent.evict()  # not the object, which the other one has open
@@ -101,12 +110,12 @@ class WeightObjects(AgentTest):
 
     def test_what_cannot_be_shared_is_refused(self) -> None:
         model = Model()
-        model.large = torch.zeros(_weights.CONSTANT_MOST + 1)
+        model.large = torch.zeros(torch_weights.CONSTANT_MOST + 1)
         self.assertRaisesRegex(
-            RuntimeError, r"tensor \.large has 257 elements", _weights._publish, self.pool, "large", model, False
+            RuntimeError, r"tensor \.large has 257 elements", publish_weights, self.pool, "large", model
         )
         model.large, model.helper = torch.zeros(0), types.SimpleNamespace(hidden=torch.zeros(1, device="meta"))
-        self.assertEqual(_weights._meta_tensors(model), [".helper.hidden"])
+        self.assertEqual(torch_weights.meta_tensors(model), [".helper.hidden"])
 
     def test_false_descriptions_are_refused(self) -> None:
         good = {"name": "first.weight", "is_parameter": True, "dtype": "float32", "shape": [2, 2], "offset": 0}
@@ -124,9 +133,9 @@ class WeightObjects(AgentTest):
         ):
             with self.subTest(change), self.pool.create_object(f"false{number}") as draft:
                 draft.alloc(1)
-                draft[_weights.KEY] = json.dumps([{**good, **change}]).encode()
+                draft[torch_weights.KEY] = json.dumps([{**good, **change}]).encode()
                 draft.publish()
-                self.assertRaises((ValueError, TypeError), _weights._entries, draft)
+                self.assertRaises((ValueError, TypeError), torch_weights._entries, draft)
             self.pool.delete_object(f"false{number}")
 
 

@@ -48,17 +48,6 @@ class Examples(AgentTest):
     def test_first_notices_the_eviction(self) -> None:
         self.assertEqual(self.first(4), "evicted: a program would now recreate the content\n")
 
-    def test_torch(self) -> None:
-        with self.start("torch_tensor.py") as example:
-            said = example.communicate()[0]
-        try:
-            import torch  # noqa: F401
-        except ImportError:
-            self.assertEqual(said, "torch_tensor.py: there is no PyTorch here\n")
-            self.skipTest("there is no PyTorch here")
-        self.assertEqual(example.returncode, 0, said)
-        self.assertIn("(256, 1024) on cpu", said)
-
     def test_the_readme_shows_the_first(self) -> None:
         self.assertIn(
             "\n```python\n" + (ROOT / "client" / "examples" / "python_first.py").read_text() + "```\n",

@@ -76,6 +76,11 @@ bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same envir
 	$(Q)tools/build/engines.sh $(abspath build/engines)
 	$(Q)build/engines/bin/python tests/engines/bench.py
 
+.PHONY: demo-engines
+demo-engines: all ## demonstrate vLLM on gpool: two servers share one pool, in the same environment; DEMO_ARGS=
+	$(Q)tools/build/engines.sh $(abspath build/engines)
+	$(Q)build/engines/bin/python tools/engines/demo.py $(DEMO_ARGS)
+
 # ---- generated documents ----
 
 $(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o,$(AGENT_OBJ))

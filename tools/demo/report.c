@@ -10,65 +10,14 @@
 
 enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KILLS = 12 };
 
-/* Two hues that all kinds of color vision can distinguish, each with a pale variant for evictable memory. */
-static const char style[] =
-	":root{color-scheme:light "
-	"dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;--e0:#2a6db5;--e0p:#a3c4e4;--"
-	"e0i:#dfeaf5;--e1:#c65d0e;--e1p:#efbd92;--e1i:#fae9da;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;--shared:#"
-	"1d7a46;--split:#7a4bb0}\n"
-	"@media(prefers-color-scheme:dark){:root{--page:#17181b;--ink:#e8e8e4;--soft:#a3a7ae;--rule:#34363b;--card:#"
-	"1f2125;--e0:#5c9fe6;--e0p:#2b5078;--e0i:#1d2b3a;--e1:#ec8f43;--e1p:#724922;--e1i:#352718;--kill:#ff7d90;--bad:"
-	"#ff7d90;--good:#62c38d;--shared:#62c38d;--split:#b996ea}}\n"
-	"*{box-sizing:border-box}\n"
-	"body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',"
-	"Roboto,'Helvetica Neue',Arial,sans-serif}\n"
-	"main{max-width:1080px;margin:0 auto;padding:36px 24px 56px}\n"
-	"h1{font-size:28px;line-height:1.2;margin:0 0 6px}\n"
-	"h2{font-size:19px;margin:40px 0 4px}\n"
-	"p{margin:6px 0 12px;max-width:80ch}\n"
-	".soft{color:var(--soft)}\n"
-	".tiles{display:grid;grid-template-columns:repeat(3,1fr);gap:10px;margin:24px 0 8px}\n"
-	".tile{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px 14px}\n"
-	".tile b{display:block;font-size:23px;line-height:1.25;font-variant-numeric:tabular-nums}\n"
-	".tile span{color:var(--soft);font-size:13.5px}\n"
-	".good{color:var(--good)}\n"
-	".bad{color:var(--bad)}\n"
-	".chart{display:block;width:100%;min-width:640px;height:auto;margin:6px 0 2px}\n"
-	".chart text{font:12px system-ui,sans-serif;fill:var(--soft)}\n"
-	".chart .name{font-size:12.5px}\n"
-	".grid{stroke:var(--rule);stroke-width:1}\n"
-	".axis{stroke:var(--soft);stroke-width:1}\n"
-	".level{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:6 4}\n"
-	".line{fill:none;stroke-width:2;stroke-linejoin:round}\n"
-	".e0.needed{fill:var(--e0)}\n"
-	".e1.needed{fill:var(--e1)}\n"
-	".e0.offered{fill:var(--e0p)}\n"
-	".e1.offered{fill:var(--e1p)}\n"
-	".e0.idle{fill:var(--e0i)}\n"
-	".e1.idle{fill:var(--e1i)}\n"
-	".line.shared{stroke:var(--shared)}\n"
-	".line.split{stroke:var(--split);stroke-dasharray:7 3}\n"
-	".event line{stroke:var(--kill);stroke-width:1;stroke-dasharray:2 3;opacity:.75}\n"
-	".event path{fill:var(--kill)}\n"
-	".event.many line{opacity:.25}\n"
-	".event.turn line{stroke:var(--ink);stroke-dasharray:none}\n"
-	".event.turn path{fill:var(--ink)}\n"
-	".legend{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:14px;margin:8px 0 0;padding:0;list-style:none}\n"
-	".legend "
-	"i{display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:7px;vertical-align:-2px}\n"
-	".legend i.rule{height:0;border-radius:0;border-top:3px solid;vertical-align:4px;width:22px}\n"
-	".scroll{overflow-x:auto}\n"
-	"table{border-collapse:collapse;width:100%;font-size:15px;margin:10px 0}\n"
-	"th,td{padding:6px 10px;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap;"
-	"font-variant-numeric:tabular-nums}\n"
-	"th:first-child,td:first-child{text-align:left;white-space:normal;min-width:15em}\n"
-	"th{color:var(--soft);font-weight:600}\n"
-	"dl{display:grid;grid-template-columns:max-content 1fr;gap:5px 20px;margin:12px 0;font-size:15px}\n"
-	"dt{color:var(--soft)}\n"
-	"dd{margin:0;overflow-wrap:anywhere}\n"
-	"code{font:13.5px ui-monospace,'DejaVu Sans Mono',Menlo,monospace}\n"
-	"@media(max-width:620px){.tiles{grid-template-columns:repeat(2,"
-	"1fr)}dl{grid-template-columns:1fr}dd{margin-bottom:8px}}\n";
+/* The file style.css, as a string. */
+__asm__(".pushsection .rodata\n"
+	".global demo_style\n"
+	"demo_style:\n"
+	".incbin \"tools/demo/style.css\"\n"
+	".byte 0\n"
+	".popsection\n");
+extern const char demo_style[];
 
 static void escape(FILE *out, const char *text)
 {
@@ -457,7 +406,7 @@ static void write_page(FILE *out, const struct summary_frame *frame, const struc
 		"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
 		"content=\"width=device-width,initial-scale=1\"><title>gpool: two engines, one "
 		"pool</title>\n<style>\n%s</style></head>\n<body><main>\n",
-		style);
+		demo_style);
 	fprintf(out,
 		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u requests of real "
 		"traces, on gpool%s<br>%s</p>\n",

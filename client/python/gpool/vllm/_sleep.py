@@ -20,7 +20,7 @@ else:
     from vllm.v1.worker.gpu_worker import Worker as _Base
 
 if TYPE_CHECKING:
-    from ._weights import Weights
+    from ..torch_weights import ModelWeights
 
 logger = logging.getLogger("vllm.gpool")
 
@@ -59,7 +59,7 @@ class Worker(_Base):  # type: ignore[misc, valid-type]
     def discard(self, tags: Tuple[str, ...]) -> None:
         """Do nothing: an idle engine's KV cache has no memory."""
 
-    def _loaded(self) -> List[Weights]:
+    def _loaded(self) -> List[ModelWeights]:
         if not _weights.loaded:
             raise RuntimeError(
                 "gpool: this worker cannot sleep: its weights are not in the pool. Start vLLM with "

@@ -1,0 +1,208 @@
+"""Start vLLM, stock or on gpool, in the environment of tools/build/engines.sh; each start has a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
+SECONDS = int(os.environ.get("ENGINE_SECONDS", "300"))
+"""longest time for a start, and for an answer"""
+DUMP_SECONDS = 3
+RUNNING: Set["Processes"] = set()
+"""those that were started and not stopped"""
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_CI_ENV": "1",
+}
+OPTIONS: Dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 1024,
+    "max_num_seqs": 8,
+    "block_size": 32,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enable_prefix_caching": True,
+    "prefix_caching_hash_algo": "sha256_cbor",
+    "seed": 0,
+}
+BLOCK_BYTES = 64 << 10
+"""of the model of make_model.py, in float32 with blocks of 32 tokens: 8 in a page of 512 KiB"""
+
+
+def tokens(seed: int, count: int) -> List[int]:
+    """Return random tokens (seeded)."""
+    chosen = random.Random(seed)
+    return [chosen.randrange(3, 512) for _ in range(count)]
+
+
+def model(folder: Path, *arguments: str) -> Path:
+    """Write the model, if that was not done before; its weights are the last file."""
+    if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
+        command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(folder)]
+        subprocess.run(command, check=True, timeout=SECONDS)
+    return folder
+
+
+def connector(directory: str, extra: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+    """Return the configuration of the connector."""
+    return {
+        "kv_connector": "GpoolConnector",
+        "kv_connector_module_path": "gpool.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"directory": directory, **(extra or {})},
+    }
+
+
+class Processes:
+    """Processes of vLLM, which are one session of the kernel, with a log."""
+
+    def __init__(self, command: List[str], pipe: Optional[int]) -> None:
+        self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
+        environment = {**os.environ, "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so"), **ENVIRONMENT}
+        # All Python processes of vLLM import the package and the stack dumps: startup/sitecustomize.py.
+        paths = [str(HERE / "startup"), str(ROOT / "client" / "python"), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=pipe,
+                stdout=log if pipe is None else pipe,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        RUNNING.add(self)
+
+    def pids(self) -> List[int]:
+        """Return the processes of the engine."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getsid(int(entry.name)) == self.process.pid:
+                        found.append(int(entry.name))
+                except OSError:
+                    pass
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all processes."""
+        ticks = 0
+        for pid in self.pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+            except OSError:
+                pass
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def stacks(self) -> str:
+        """Make all processes print the stacks of all threads, and return the log."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGUSR1)
+            except OSError:
+                pass
+        time.sleep(DUMP_SECONDS)  # a process that hangs reports no end of its dump
+        return self.text()[-30000:]
+
+    def text(self) -> str:
+        """Return what the engine has logged."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of the engine."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass
+
+    def kill(self) -> None:
+        """Kill all processes of the engine at once."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(60)
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except OSError:
+                pass
+
+    def stop(self) -> None:
+        """Kill the engine and delete its log; a second call does nothing."""
+        self.kill()
+        RUNNING.discard(self)
+        self.log.unlink(missing_ok=True)
+
+
+class Server(Processes):
+    """`vllm serve` on a port of the loopback."""
+
+    def __init__(
+        self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any
+    ) -> None:
+        """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: options of the command."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        options = {**OPTIONS, "served_model_name": "m", **more}
+        if directory is not None:
+            options["kv_transfer_config"] = json.dumps(connector(directory, extra))
+        del options["skip_tokenizer_init"]
+        command = ["-m", "vllm.entrypoints.cli.main", "serve", str(path), "--host", "127.0.0.1"]
+        command += ["--port", self.address.rpartition(":")[2]]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        super().__init__(command, None)
+
+    def get(self, path: str, body: Optional[Dict[str, Any]] = None) -> str:
+        """Return the answer to a GET, or to a POST with `body`."""
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+                return str(answer.read().decode())
+        except TimeoutError:
+            raise AssertionError(f"no answer within {SECONDS} s; stacks:\n{self.stacks()}") from None
+
+    def ready(self) -> "Server":
+        """Wait until the server answers."""
+        until = time.monotonic() + SECONDS
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            while not select.select([ended], [], [], 0.2)[0]:
+                try:
+                    self.get("/health")
+                    return self
+                except OSError:  # it does not listen yet
+                    if time.monotonic() > until:
+                        raise AssertionError(f"no server within {SECONDS} s; stacks:\n{self.stacks()}") from None
+        finally:
+            os.close(ended)
+        raise AssertionError(f"the server has ended: {self.text()[-6000:]}")
+
+    def complete(self, prompts: List[List[int]], count: int) -> List[List[int]]:
+        """Return the tokens that continue prompts."""
+        body = {"model": "m", "prompt": prompts, "max_tokens": count, "temperature": 0}
+        said = json.loads(self.get("/v1/completions", {**body, "ignore_eos": True, "return_token_ids": True}))
+        return [choice["token_ids"] for choice in sorted(said["choices"], key=lambda choice: choice["index"])]
