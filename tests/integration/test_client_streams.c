@@ -272,7 +272,14 @@ static void test_many_behind_one_stream(void **state)
 		assert_int_equal(gpool_free_after(pool, &blocks[i * 37 % 100], fences[i * 37 % 100]), 0);
 	assert_int_equal(deferred(), 100);
 	for (int i = 0; i < 100; i += 10) {
+		uint32_t before = deferred();
+		struct gpool_block other;
+
 		assert_int_equal(gpool_fence_signal(pool, fences[i]), 0);
+		/* While a later fence is not signaled, calls for fences do not complete frees. */
+		assert_int_equal(deferred(), before);
+		other = alloc(1);
+		assert_int_equal(gpool_free(pool, &other), 0);
 		assert_int_equal(deferred(), 99 - i);
 	}
 	gpool_stream_close(pool, stream);

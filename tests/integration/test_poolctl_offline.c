@@ -85,7 +85,15 @@ static void worker_fill(struct session_segment *session)
 
 static int keeper_setup(void **state)
 {
-	const struct pool_geometry geometry = {"gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0, 0};
+	const struct pool_geometry geometry = {
+		.name = "gpu0",
+		.backend = "host",
+		.device = "HOST-0",
+		.page_bytes = 2 << 20,
+		.page_count = PAGES,
+		.pages_per_handle = 1,
+		.reserved_pages = RESERVED,
+	};
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
 	char text[32];
 

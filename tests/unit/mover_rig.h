@@ -178,7 +178,14 @@ static inline void rig_tiers(struct rig *rig)
 /* Create everything except the memory of the pool. */
 static inline struct rig *rig_pool(const char *backend)
 {
-	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0, 0, 0};
+	struct pool_geometry geometry = {
+		.name = "gpu0",
+		.backend = backend,
+		.device = "0",
+		.page_bytes = PAGE_BYTES,
+		.page_count = PAGES,
+		.pages_per_handle = PAGES_PER_HANDLE,
+	};
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);

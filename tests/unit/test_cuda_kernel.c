@@ -71,7 +71,6 @@ static CUresult capture_exchange(CUstreamCaptureMode *mode)
 static CUresult module_load(CUmodule *module, const void *image)
 {
 	driver.loads++;
-	driver.image = image;
 	*module = (CUmodule)(uintptr_t)image;
 	return driver.load;
 }
@@ -86,7 +85,7 @@ static CUresult module_unload(CUmodule module)
 static CUresult module_lookup(CUfunction *function, CUmodule module, const char *name)
 {
 	driver.lookups++;
-	assert_ptr_equal(module, driver.image);
+	driver.image = module;
 	snprintf(driver.name, sizeof(driver.name), "%s", name);
 	*function = (CUfunction)(uintptr_t)&driver;
 	return driver.lookup;
