@@ -128,7 +128,7 @@ enum {
 	GPU_CAP_ZEROED = 1u << 4,
 	/* the driver has a stream-ordered pool: gpu_pool_alloc() */
 	GPU_CAP_POOL = 1u << 5,
-	/* gpu_launch(). On `cuda`: gpool was built with nvcc; only gpu_capabilities() checks that the driver is suitable */
+	/* gpu_launch(). On `cuda`: gpool was built with nvcc; only gpu_capabilities() also checks the driver */
 	GPU_CAP_KERNELS = 1u << 6,
 };
 

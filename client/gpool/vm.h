@@ -558,7 +558,7 @@ struct gpool_vm_options {
 	/* time without a call, in ms, after which free memory is reclaimable; 0: 1000, -1: only under pressure */
 	int32_t idle_ms;
 	/*
-	 * while the pressure is low, take new pages before free pages are mapped elsewhere, as long as the pages of this
+	 * while the pressure is low, take new pages before free pages are mapped elsewhere, as long as the pages of the
 	 * allocator do not exceed the peak of live memory by more than this, in percent of the peak, at most
 	 * GPOOL_VM_SLACK_MAX; 0: $GPOOL_VM_SLACK, or 20 if that is not set; -1: none
 	 */

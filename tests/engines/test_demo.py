@@ -67,9 +67,7 @@ class Demo(unittest.TestCase):
         self.assertGreater(found["shared"]["hit_rate"], 0)
         self.assertEqual(len(re.findall(r'<path class="area e[01] (?:needed|offered|idle)"', page)), 12)
         self.assertEqual(len(re.findall("<svg", page)), 4)
-        self.assertRegex(
-            progress, r"shared pool: \d+ s, \d+ of \d+ requests answered; pages needed: code \d+"
-        )
+        self.assertRegex(progress, r"shared pool: \d+ s, \d+ of \d+ requests answered; pages needed: code \d+")
         self.assert_nothing_left()
 
     def test_nothing_remains_after_ctrl_c(self) -> None:

@@ -3,9 +3,10 @@
  * changes.
  *
  * A remapping uses free pages of its own stream, finished pages of a second stream, unfinished pages of a third, and
- * new pages. It maps all pages at a new place, or completes a place that is mapped in part. For each kind of call and each number, the test builds the same state, lets the call fail, and compares
- * regions and contents with the earlier ones. Then it repeats the call, which must succeed as if no failure had
- * happened. It does the same for the other calls of the allocator.
+ * new pages. It maps all pages at a new place, or completes a place that is mapped in part. For each kind of call and
+ * each number, the test builds the same state, lets the call fail, and compares regions and contents with the earlier
+ * ones. Then it repeats the call, which must succeed as if no failure had happened. It does the same for the other
+ * calls of the allocator.
  */
 #include "tests/integration/vpmm.h"
 

@@ -63,7 +63,7 @@ def local(images: list[Path]) -> list[str]:
 def loads(images: list[Path]) -> list[str]:
     tool = sass.cuobjdump()
     if not tool:
-        print("cuobjdump, of the toolkit for a GPU, was not found; name it in CUOBJDUMP")
+        print("cuobjdump was not found; tools/build/format installs it, or name it in CUOBJDUMP")
         sys.exit(77)
     counts = {}
     for image in images:

@@ -51,9 +51,11 @@ def usages(path: Path) -> dict[tuple[str, str], Usage]:
 
 
 def cuobjdump() -> str | None:
-    """Return the path of cuobjdump, or None."""
+    """Return the path of cuobjdump, or None. tools/build/format installs one, with tools/build/lint.txt."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    return shutil.which(os.environ.get("CUOBJDUMP", "cuobjdump")) or shutil.which(f"{home}/bin/cuobjdump")
+    installed = (ROOT / "build" / "lint").glob("lib/python3*/site-packages/nvidia/*/bin/cuobjdump")
+    places = [os.environ.get("CUOBJDUMP", "cuobjdump"), f"{home}/bin/cuobjdump", *map(str, installed)]
+    return next(filter(None, map(shutil.which, places)), None)
 
 
 @dataclass
