@@ -491,7 +491,8 @@ static void test_an_incompatible_module_is_refused(void **state)
 	install("modules/layout.so", module);
 	is_refused("layout", "stop gpoold and start the gpoold of that version");
 	install("modules/interface.so", module);
-	is_refused("interface 2, but this gpoold has 1", "stop gpoold and start the gpoold of that version");
+	snprintf(text, sizeof(text), "interface %d, but this gpoold has %d", MODULE_ABI + 1, MODULE_ABI);
+	is_refused(text, "stop gpoold and start the gpoold of that version");
 	install("modules/recipe.so", module);
 	layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), ours);
 	snprintf(text, sizeof(text), "but this gpoold has %s: recipe.directory differs", ours);
