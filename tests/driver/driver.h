@@ -93,8 +93,8 @@ _Noreturn void driver_undefined(const char *format, ...) __attribute__((format(p
 void driver_poll(unsigned *round);
 uint64_t call_count(const char *name);
 /*
- * In a child of fork(), with the setting `fork`: forget what the parent has made. The parent's memory remains mapped and
- * allocated until the child ends.
+ * In a child of fork(), with the setting `fork`: forget what the parent has made. The parent's memory remains mapped
+ * and allocated until the child ends.
  */
 void memory_forget(void);
 void streams_forget(void);

@@ -3,8 +3,8 @@
  * Memory Management" and "Memory Management".
  *
  * A handle is a file of machine.c. Mapping it maps the file at the device address without any access, so that the CPU
- * dies where it would on a GPU (unless the setting cpu_access permits it what a device may); queued work uses a second mapping of the file (memory.alias), and only after it has
- * checked the rights of its device.
+ * dies where it would on a GPU; with the setting cpu_access, the CPU has the rights of the devices. Queued work uses a
+ * second mapping of the file (memory.alias), and only after it has checked the rights of its device.
  */
 #include "tests/driver/driver.h"
 

@@ -42,29 +42,23 @@ const char *harness_backend(void)
 	return named && *named ? named : "host";
 }
 
-/* Copy `text`, and replace the back end after `before`, "host", by harness_backend(). */
-static void backend_replace(char *to, size_t size, const char *text, const char *before)
+/* Copy `text`, and replace the last word of each `pattern`, "host", by harness_backend(). */
+static void backend_replace(char *to, size_t size, const char *text, const char *pattern)
 {
 	const char *found;
 	size_t used = 0;
 
-	to[0] = '\0';
-	while ((found = strstr(text, before)) && used < size) {
-		found += strlen(before);
-		used += (size_t)snprintf(
-			to + used, size - used, "%.*s%s", (int)(found - text), text, harness_backend());
-		text = found + strlen("host");
+	while ((found = strstr(text, pattern)) && used < size) {
+		found += strlen(pattern);
+		used += (size_t)snprintf(to + used, size - used, "%.*s%s", (int)(found - text) - (int)strlen("host"),
+			text, harness_backend());
+		text = found;
 	}
 	if (used + strlen(text) >= size) {
-		fprintf(stderr, "a pool's text or configuration has more than %zu bytes\n", size);
+		fprintf(stderr, "a pool's text or a configuration has %zu bytes or more\n", size);
 		exit(1);
 	}
 	strcpy(to + used, text);
-}
-
-void harness_pool_text(char *to, size_t size, const char *text)
-{
-	backend_replace(to, size, text, "backend=");
 }
 
 void harness_config_apply(const char *path)
@@ -76,12 +70,27 @@ void harness_config_apply(const char *path)
 		return; /* gpoold reports it */
 	text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
 	fclose(file);
-	backend_replace(replaced, sizeof(replaced), text, "backend = \"");
+	backend_replace(replaced, sizeof(replaced), text, "backend = \"host");
 	file = strcmp(text, replaced) ? fopen(path, "we") : NULL;
 	if (file && (fputs(replaced, file) < 0 || fclose(file))) {
 		fprintf(stderr, "cannot write '%s'\n", path);
 		exit(1);
 	}
+}
+
+const char *harness_argument(const char *before, const char *argument)
+{
+	char *text;
+
+	if (!strcmp(before, "--config"))
+		harness_config_apply(argument);
+	if (strcmp(before, "--pool"))
+		return argument;
+	text = malloc(POOL_TEXT_MAX);
+	if (!text)
+		abort();
+	backend_replace(text, POOL_TEXT_MAX, argument, "backend=host");
+	return text;
 }
 
 /* ---- start and stop ---- */
@@ -143,7 +152,6 @@ static void driver_restrict(void)
 static void __attribute__((noreturn))
 run_program(const struct harness *harness, const char *const *arguments, pid_t parent)
 {
-	static char pools[ARGUMENTS_MAX][POOL_TEXT_MAX];
 	const char *all[ARGUMENTS_MAX] = {"gpoold", "--foreground", "--dir", harness->directory};
 	char path[512];
 	int count = 4, log;
@@ -161,16 +169,8 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
-	for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++) {
-		all[count] = *arguments;
-		if (!strcmp(all[count - 1], "--pool")) {
-			harness_pool_text(pools[count], POOL_TEXT_MAX, *arguments);
-			all[count] = pools[count];
-		} else if (!strcmp(all[count - 1], "--config")) {
-			harness_config_apply(*arguments);
-		}
-		count++;
-	}
+	for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++, count++)
+		all[count] = harness_argument(all[count - 1], *arguments);
 	driver_restrict();
 	log = open(harness->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	dup2(log, STDOUT_FILENO);

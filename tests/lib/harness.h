@@ -41,13 +41,14 @@ void harness_kill(struct harness *harness);
 
 /* harness_backend() - return the back end of the pools: "host" or "cuda". */
 const char *harness_backend(void);
-/*
- * harness_pool_text() - write the text of a --pool to `to` with this back end. harness_config_apply() - write this back
- * end to a configuration file. harness_start() does both for its arguments; tests need them for gpoold's that they start
- * themselves, and for files that gpoold reads again.
- */
-void harness_pool_text(char *to, size_t size, const char *text);
+/* harness_config_apply() - write this back end to a configuration file, which a test has written. */
 void harness_config_apply(const char *path);
+/*
+ * harness_argument() - return an argument for gpoold with this back end, in the process that will execute gpoold:
+ * `argument` or, if the argument before it is --pool, another text. The file of --config is changed. harness_start()
+ * does this for its arguments.
+ */
+const char *harness_argument(const char *before, const char *argument);
 
 /* harness_options() - return the options for attaching to this gpoold. */
 struct gpool_options harness_options(const struct harness *harness);
