@@ -403,4 +403,10 @@ const char *gpu_error_take(int error);
  */
 void gpu_fault_set(struct gpu *gpu, enum gpu_call call, uint64_t n, int error);
 
+/*
+ * gpu_driver_forget() - for tests, in a child of fork(): forget that the parent has loaded the driver. The child can
+ * then open devices, if the driver permits this; NVIDIA's driver does not.
+ */
+void gpu_driver_forget(void);
+
 #endif

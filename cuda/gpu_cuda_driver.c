@@ -148,6 +148,14 @@ int cuda_driver_load(const struct cuda_driver **driver)
 	return 0;
 }
 
+void gpu_driver_forget(void)
+{
+	static const pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	loaded.once = once;
+	loaded.error = 0;
+}
+
 /* The thread's capture mode, between cuda_context_push() and cuda_context_pop(). */
 static _Thread_local CUstreamCaptureMode capture_mode;
 

@@ -360,4 +360,8 @@ const struct gpu_ops gpu_cuda_ops = {
 	.pool_info = none_pool_info,
 };
 
+void gpu_driver_forget(void)
+{
+}
+
 #endif

@@ -387,6 +387,12 @@ static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 	return error;
 }
 
+/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
+static int error_of(int error)
+{
+	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+}
+
 static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
 	struct window *window = pool->window;
@@ -411,7 +417,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 	/*
 	 * If the mapping of a run failed, earlier runs stay mapped: they are leased to this session and will be used.
 	 */
-	return error ? -ENOMEM : 0;
+	return error_of(error);
 }
 
 int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
@@ -439,7 +445,7 @@ int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
 	if (!error)
 		*handle = handle_at(window, index);
 	pthread_mutex_unlock(&window->lock);
-	return error ? -ENOMEM : 0;
+	return error_of(error);
 }
 
 bool window_has(const struct gpool *pool, uint32_t page)
@@ -460,7 +466,7 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	if (handle < end && !window->sources)
 		error = handles_fetch(pool, handle, end);
 	pthread_mutex_unlock(&window->lock);
-	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+	return error_of(error);
 }
 
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly)

@@ -335,3 +335,8 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 		result = node_queue(stream, &graph->nodes[i]);
 	return call_leave(result);
 }
+
+void captures_forget(void)
+{
+	captures = NULL;
+}

@@ -140,7 +140,8 @@ static void setting_apply(const char *key, const char *value)
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
 		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
-		{"aligned", &settings.aligned}, {"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay},
+		{"cpu_access", &settings.cpu_access}, {"aligned", &settings.aligned},
+		{"unmap_waits", &settings.unmap_waits}, {"fork", &settings.fork}, {"delay", &settings.delay},
 		{"late", &settings.late}};
 
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
@@ -262,9 +263,39 @@ CUresult call_leave(CUresult result)
 	return result;
 }
 
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&driver.lock);
+}
+
+static void fork_in_parent(void)
+{
+	pthread_mutex_unlock(&driver.lock);
+}
+
+static void fork_in_child(void)
+{
+	pthread_mutex_init(&driver.lock, NULL);
+	pthread_cond_init(&driver.changed, NULL);
+	driver.pid = 0;
+	driver.fault = CUDA_SUCCESS;
+	for (unsigned device = 0; device < DEVICES_MAX; device++) {
+		driver.contexts[device].active = false;
+		driver.contexts[device].retained = 0;
+		driver.contexts[device].legacy = NULL;
+	}
+	memory_forget();
+	streams_forget();
+	events_forget();
+	captures_forget();
+	pools_forget();
+	kernels_forget();
+}
+
 /* "Initialization", cuInit: Flags must be 0. */
 CUresult cuInit(unsigned flags)
 {
+	static bool forks;
 	CUresult result = call_enter(__func__, CALL_BEFORE_INIT);
 
 	if (result != CUDA_SUCCESS)
@@ -278,8 +309,12 @@ CUresult cuInit(unsigned flags)
 	if (!settings.devices)
 		return call_leave(CUDA_ERROR_NO_DEVICE);
 	result = machine_open();
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		driver.pid = getpid();
+		if (settings.fork && !forks)
+			pthread_atfork(fork_prepare, fork_in_parent, fork_in_child);
+		forks = settings.fork;
+	}
 	return call_leave(result);
 }
 

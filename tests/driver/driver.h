@@ -44,8 +44,10 @@ struct settings {
 	bool pools;
 	bool rdma;
 	bool host_alias;  /* registered host memory has another address on the device */
+	bool cpu_access;  /* the CPU can access device memory at its device address */
 	bool aligned;     /* by default, an address range is aligned to the granularity */
 	bool unmap_waits; /* cuMemUnmap and cuMemSetAccess wait for all queued work */
+	bool fork;        /* a child of fork() may call cuInit() */
 	bool delay;       /* calls last as long as the cost model says */
 	bool late;        /* the last queued operation that seems ready runs first; see stream.c */
 	enum { PARTIAL_REFUSED, PARTIAL_EXACT, PARTIAL_ROUNDED } partial; /* access on a part of an allocation */
@@ -91,6 +93,16 @@ _Noreturn void driver_undefined(const char *format, ...) __attribute__((format(p
 /* driver_poll() - wait a moment, without the lock, for something that another process changes. */
 void driver_poll(unsigned *round);
 uint64_t call_count(const char *name);
+/*
+ * In a child of fork(), with the setting `fork`: forget what the parent has made. The parent's memory remains mapped
+ * and allocated until the child ends.
+ */
+void memory_forget(void);
+void streams_forget(void);
+void events_forget(void);
+void captures_forget(void);
+void pools_forget(void);
+void kernels_forget(void);
 
 /* context.c */
 struct context *context_current(void);
@@ -140,7 +152,10 @@ void memory_unhold(struct memory *memory);
 bool memory_is_device(CUdeviceptr at);
 /* memory_is_registered() - return true if all of it is registered host memory, at its address in the process. */
 bool memory_is_registered(const void *at, uint64_t bytes);
-/* memory_open() - while a kernel runs, let the CPU access what `device` may access; memory_close() undoes it. */
+/*
+ * memory_open() - while a kernel runs, let the CPU access what `device` may access; memory_close() undoes it. Both have
+ * no effect with the setting cpu_access.
+ */
 void memory_open(int device);
 void memory_close(void);
 CUresult memory_block_make(int device, uint64_t bytes, CUdeviceptr *at);

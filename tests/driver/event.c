@@ -283,3 +283,8 @@ CUresult cuIpcOpenEventHandle(CUevent *handle, CUipcEventHandle ipc)
 	*handle = (CUevent)(void *)event;
 	return call_leave(CUDA_SUCCESS);
 }
+
+void events_forget(void)
+{
+	events = NULL;
+}

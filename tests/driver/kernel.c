@@ -171,3 +171,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 		free(operation.staged);
 	return call_leave(result);
 }
+
+void kernels_forget(void)
+{
+	pthread_mutex_init(&emulator, NULL);
+}

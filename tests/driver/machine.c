@@ -20,6 +20,12 @@ static struct machine {
 } * machine;
 static int folder = -1;
 
+/* everyone_may_use() - let processes of other users, which may use a GPU, open a file in the folder. */
+static void everyone_may_use(int fd)
+{
+	fchmod(fd, 0666); /* fails if another user has made the file, which has then done it */
+}
+
 CUresult machine_open(void)
 {
 	const char *path = getenv("GPU_DOUBLE_DIR");
@@ -37,6 +43,7 @@ CUresult machine_open(void)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	fd = openat(folder, "machine", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	everyone_may_use(fd);
 	if (fd >= 0 && ftruncate(fd, sizeof(*machine)) == 0)
 		at = mmap(NULL, sizeof(*machine), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (fd >= 0)
@@ -101,6 +108,7 @@ CUresult machine_take(int device, uint64_t bytes, int *fd, char name[64])
 	*fd = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (*fd < 0)
 		goto give_bytes;
+	everyone_may_use(*fd);
 	snprintf(name, 64, "d%d-%llu", device, (unsigned long long)atomic_fetch_add(&machine->number, 1) + 1);
 	snprintf(from, sizeof(from), "/proc/self/fd/%d", *fd);
 	if (flock(*fd, LOCK_SH) || ftruncate(*fd, (off_t)bytes) ||

@@ -3,8 +3,8 @@
  * Memory Management" and "Memory Management".
  *
  * A handle is a file of machine.c. Mapping it maps the file at the device address without any access, so that the CPU
- * dies where it would on a GPU; queued work uses a second mapping of the file (memory.alias), and only after it has
- * checked the rights of its device.
+ * dies where it would on a GPU; with the setting cpu_access, the CPU has the rights of the devices. Queued work uses a
+ * second mapping of the file (memory.alias), and only after it has checked the rights of its device.
  */
 #include "tests/driver/driver.h"
 
@@ -543,7 +543,10 @@ static int cpu_rights(unsigned access)
 static void mapping_access(struct mapping *mapping, int device, unsigned access)
 {
 	mapping->access[device] = (unsigned char)access;
-	if (opened && opened_for == device)
+	if (settings.cpu_access)
+		for (unsigned other = 0; other < settings.devices; other++)
+			access |= mapping->access[other];
+	if (settings.cpu_access || (opened && opened_for == device))
 		mprotect((void *)(uintptr_t)mapping->at, mapping->memory->bytes, cpu_rights(access));
 }
 
@@ -667,13 +670,15 @@ void memory_open(int device)
 {
 	opened++;
 	opened_for = device;
-	rights_apply(device);
+	if (!settings.cpu_access)
+		rights_apply(device);
 }
 
 void memory_close(void)
 {
 	opened--;
-	rights_apply(-1);
+	if (!settings.cpu_access)
+		rights_apply(-1);
 }
 
 CUresult memory_block_make(int device, uint64_t bytes, CUdeviceptr *at)
@@ -804,4 +809,13 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *at, unsigned flags
 			return call_leave(CUDA_SUCCESS);
 		}
 	return call_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+void memory_forget(void)
+{
+	handles = NULL;
+	handle_count = 0;
+	reservations = NULL;
+	registrations = NULL;
+	opened = 0;
 }

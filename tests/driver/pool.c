@@ -216,3 +216,8 @@ CUresult cuMemFreeAsync(CUdeviceptr at, CUstream handle)
 		block->freeing = true;
 	return call_leave(result);
 }
+
+void pools_forget(void)
+{
+	pools = NULL;
+}

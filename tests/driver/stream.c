@@ -657,3 +657,8 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 	result = function ? stream_of(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 	return call_leave(result != CUDA_SUCCESS ? result : stream_issue(stream, &operation));
 }
+
+void streams_forget(void)
+{
+	streams = NULL;
+}

@@ -209,8 +209,6 @@ static inline pid_t gpoold_spawn(const char *log, const char *const *arguments)
 	int count = 1, fd;
 
 	program_path(path, sizeof(path));
-	while (*arguments && count < 31)
-		all[count++] = *arguments++;
 	fflush(stdout);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -222,6 +220,8 @@ static inline pid_t gpoold_spawn(const char *log, const char *const *arguments)
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
+	for (; *arguments && count < 31; arguments++, count++)
+		all[count] = harness_argument(all[count - 1], *arguments);
 	fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);

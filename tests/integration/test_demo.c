@@ -9,6 +9,7 @@
  * therefore detects processes left behind. $TMPDIR is a folder of this test, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
+#include "tests/lib/harness.h"
 
 #include "client/gpool.h"
 
@@ -94,7 +95,7 @@ static void assert_report(int charts, double least_points)
 static void test_demo_verifies_while_engines_are_killed(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0.5", "-o", "json", "--no-split", "--seed",
-		"3", "--report", report, NULL};
+		"3", "--backend", harness_backend(), "--report", report, NULL};
 	const cJSON *run;
 	cJSON *result;
 
@@ -182,7 +183,7 @@ static void test_demo_idle_engine_loses_pages(void **state)
 static void test_demo_finds_one_flipped_bit(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--no-split", "--seed",
-		"5", "--corrupt", "7", "--model", "tiny", "--report", report, NULL};
+		"5", "--corrupt", "7", "--model", "tiny", "--backend", harness_backend(), "--report", report, NULL};
 	const cJSON *run;
 	cJSON *result;
 
@@ -284,6 +285,7 @@ static void test_demo_refuses(void **state)
 		{{"--page-size", "768KiB"}, "512KiB, 1MiB, 2MiB, 4MiB"},
 		{{"--pool-size", "2"}, "a size such as"},
 		{{"--pool-size", "1MiB"}, "too small"},
+		{{"--backend", "gpu"}, "'gpu' is not host or cuda"},
 		{{"--model", "gpt"}, "neither a model nor"},
 		{{"--model", "llama-70b", "--pool-size", "64MiB"}, "larger --pool-size"},
 		{{"--model", "llama-70b,dtype=fp32"}, "more than a page"},

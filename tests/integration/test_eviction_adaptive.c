@@ -50,6 +50,7 @@ static void config_write(const char *text)
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);
 	assert_int_equal(fclose(file), 0);
+	harness_config_apply(config_path);
 }
 
 static void start(const char *config)

@@ -48,6 +48,7 @@ static void config_write(const char *text)
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);
 	assert_int_equal(fclose(file), 0);
+	harness_config_apply(config_path);
 }
 
 static void start_config(const char *text)
@@ -275,6 +276,12 @@ static void killed(const char *name)
 
 /* ---- tests ---- */
 
+/* Return the number of new pages that are cleared before their first use, because the driver does not clear them. */
+static uint64_t new_pages_cleared(void)
+{
+	return strcmp(harness_backend(), "host") ? PAGES : 0;
+}
+
 static void moves(void)
 {
 	struct gpool_block blocks[PAGES];
@@ -286,7 +293,7 @@ static void moves(void)
 	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
 	busy_end();
 	are_zero(blue, blocks, PAGES);
-	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES + new_pages_cleared());
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	books_balance();
 	/* Move the pages back to red. */
@@ -362,7 +369,7 @@ static void test_within_a_domain_nothing_is_cleared(void **state)
 	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
 	for (uint32_t i = 0; i < PAGES; i++)
 		is_all(blue, &blocks[i], RED_BYTE);
-	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), new_pages_cleared());
 }
 
 /* Let blue request SOME pages of a red session that does not reply. */
@@ -717,7 +724,8 @@ static void test_one_domain_costs_nothing(void **state)
 	blue = open_as(0, NULL, "blue");
 	red_has_been_everywhere(red);
 	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
-	assert_int_equal(largest_memory(), PAGES * gpool_page_bytes(red));
+	if (!strcmp(harness_backend(), "host"))
+		assert_int_equal(largest_memory(), PAGES * gpool_page_bytes(red));
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->release_serial), 0);

@@ -2,6 +2,7 @@
 #include "tests/lib/harness.h"
 
 #include "client/core/request.h"
+#include "cuda/gpu.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -9,8 +10,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +29,69 @@ enum {
 	STOP_MS = 60000,
 	ANSWER_MS = 60000,
 	ARGUMENTS_MAX = 64,
+	POOL_TEXT_MAX = 512,
+	CONFIG_MAX = 16384,
 };
+
+/* ---- the back end ---- */
+
+const char *harness_backend(void)
+{
+	const char *named = getenv("GPOOL_TEST_BACKEND");
+
+	return named && *named ? named : "host";
+}
+
+/* Copy `text`, and replace the last word of each `pattern`, "host", by harness_backend(). */
+static void backend_replace(char *to, size_t size, const char *text, const char *pattern)
+{
+	const char *found;
+	size_t used = 0;
+
+	while ((found = strstr(text, pattern)) && used < size) {
+		found += strlen(pattern);
+		used += (size_t)snprintf(to + used, size - used, "%.*s%s", (int)(found - text) - (int)strlen("host"),
+			text, harness_backend());
+		text = found;
+	}
+	if (used + strlen(text) >= size) {
+		fprintf(stderr, "a pool's text or a configuration has %zu bytes or more\n", size);
+		exit(1);
+	}
+	strcpy(to + used, text);
+}
+
+void harness_config_apply(const char *path)
+{
+	static char text[CONFIG_MAX], replaced[CONFIG_MAX];
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		return; /* gpoold reports it */
+	text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+	fclose(file);
+	backend_replace(replaced, sizeof(replaced), text, "backend = \"host");
+	file = strcmp(text, replaced) ? fopen(path, "we") : NULL;
+	if (file && (fputs(replaced, file) < 0 || fclose(file))) {
+		fprintf(stderr, "cannot write '%s'\n", path);
+		exit(1);
+	}
+}
+
+const char *harness_argument(const char *before, const char *argument)
+{
+	char *text;
+
+	if (!strcmp(before, "--config"))
+		harness_config_apply(argument);
+	if (strcmp(before, "--pool"))
+		return argument;
+	text = malloc(POOL_TEXT_MAX);
+	if (!text)
+		abort();
+	backend_replace(text, POOL_TEXT_MAX, argument, "backend=host");
+	return text;
+}
 
 /* ---- start and stop ---- */
 
@@ -72,6 +137,18 @@ static void program_path(char *path, size_t size)
 	strcat(path, "/gpoold");
 }
 
+/* Undo the permissions of tests/driver that only the test itself needs. */
+static void driver_restrict(void)
+{
+	const char *settings = getenv("GPU_DOUBLE");
+	char strict[512];
+
+	if (!settings)
+		return;
+	snprintf(strict, sizeof(strict), "%s cpu_access=0 fork=0", settings);
+	setenv("GPU_DOUBLE", strict, 1);
+}
+
 static void __attribute__((noreturn))
 run_program(const struct harness *harness, const char *const *arguments, pid_t parent)
 {
@@ -92,8 +169,9 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
-	for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++)
-		all[count++] = *arguments;
+	for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++, count++)
+		all[count] = harness_argument(all[count - 1], *arguments);
+	driver_restrict();
 	log = open(harness->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	dup2(log, STDOUT_FILENO);
 	dup2(log, STDERR_FILENO);
@@ -107,9 +185,13 @@ void harness_start(struct harness *harness, const char *const *arguments)
 {
 	const char *folder = getenv("TMPDIR");
 	pid_t parent = getpid();
+	static bool once;
 	char path[128];
 	int status, socket = -ENOENT;
 
+	if (!once)
+		pthread_atfork(NULL, NULL, gpu_driver_forget);
+	once = true;
 	memset(harness, 0, sizeof(*harness));
 	snprintf(harness->base, sizeof(harness->base), "%.40s/gpool-test-XXXXXX", folder && *folder ? folder : "/tmp");
 	if (!mkdtemp(harness->base) || chmod(harness->base, 0755)) {

@@ -1,5 +1,8 @@
 /*
- * harness.h - run a real gpoold on the host back end in its own folder for a test, and send requests to it.
+ * harness.h - run a real gpoold in its own folder for a test, and send requests to it.
+ *
+ * The texts of tests name the back end `host`. With GPOOL_TEST_BACKEND=cuda, the pools that the harness starts are on
+ * `cuda` instead, and the test runs on the double of the driver (tests/run cuda/test_NAME).
  *
  * The program is $GPOOLD, or else the gpoold in the folder above the test program's. No function waits for a fixed
  * time: starting waits for the attach socket, stopping for the end of the process. Every wait has a limit, after which
@@ -10,6 +13,7 @@
 
 #include "client/gpool.h"
 
+#include <stddef.h>
 #include <sys/types.h>
 
 #define HARNESS_POOL "name=p0,backend=host,size=256MiB,page_size=512KB,reserved=0" /* 512 pages */
@@ -34,6 +38,17 @@ void harness_start(struct harness *harness, const char *const *arguments);
  */
 int harness_stop(struct harness *harness);
 void harness_kill(struct harness *harness);
+
+/* harness_backend() - return the back end of the pools: "host" or "cuda". */
+const char *harness_backend(void);
+/* harness_config_apply() - write this back end to a configuration file, which a test has written. */
+void harness_config_apply(const char *path);
+/*
+ * harness_argument() - return an argument for gpoold with this back end, in the process that will execute gpoold:
+ * `argument` or, if the argument before it is --pool, another text. The file of --config is changed. harness_start()
+ * does this for its arguments.
+ */
+const char *harness_argument(const char *before, const char *argument);
 
 /* harness_options() - return the options for attaching to this gpoold. */
 struct gpool_options harness_options(const struct harness *harness);

@@ -46,8 +46,10 @@ $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ) $(NATIVE_OBJ): | need-deps
 # ---- running programs ----
 
 .PHONY: demo bench bench-python
-demo: all ## demonstrate gpool, without a GPU
-	$(Q)$(B)/gpool-demo --report build/demo.html $(DEMO_ARGS)
+# BACKEND: host, cuda, or cuda-double: the back end `cuda` on the tests' double of the driver.
+BACKEND ?= host
+demo: all $(if $(filter cuda-double,$(BACKEND)),driver-double) ## demonstrate gpool, without a GPU; BACKEND= host, cuda or cuda-double
+	$(Q)$(if $(filter cuda-double,$(BACKEND)),CONFIG=$(CONFIG) tests/driver/run) $(B)/gpool-demo --backend $(BACKEND:-double=) --report build/demo.html $(DEMO_ARGS)
 
 bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 	$(Q)$(B)/gpool-bench $(BENCH_ARGS)

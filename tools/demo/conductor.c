@@ -304,8 +304,8 @@ static int agent_bring_up(struct conductor *conductor)
 
 	for (uint32_t i = 0; i < count; i++) {
 		names[i] = split ? plan->traces[i].name : "gpu0";
-		snprintf(text[i], sizeof text[i], "name=%s,backend=host,size=%lluB,page_size=%lluB,reserved=0",
-			names[i], (unsigned long long)(plan->page_count / count * plan->page_bytes),
+		snprintf(text[i], sizeof text[i], "name=%s,backend=%s,size=%lluB,page_size=%lluB,reserved=0", names[i],
+			plan->backend, (unsigned long long)(plan->page_count / count * plan->page_bytes),
 			(unsigned long long)plan->page_bytes);
 		pools[i] = text[i];
 	}

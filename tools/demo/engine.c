@@ -304,7 +304,7 @@ static void sequence_corrupt(struct engine *engine, struct sequence *sequence)
 	if (tokens > engine->context.tokens_per_page)
 		tokens = engine->context.tokens_per_page;
 	if (tokens > 0)
-		part->memory[header->seed % (tokens * engine->context.token_bytes)] ^= 0x10;
+		kv_part_flip(&engine->context, part, header->seed % (tokens * engine->context.token_bytes));
 }
 
 static void engine_finish(struct engine *engine, struct sequence *sequence)
@@ -481,6 +481,7 @@ static int engine_open(struct engine *engine)
 	const struct board_header *header = engine->board.header;
 	struct board_engine *score = engine->context.score;
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	int error;
 
 	options.directory = header->directory;
 	options.pool = score->pool;
@@ -488,7 +489,8 @@ static int engine_open(struct engine *engine)
 	options.timeout_ms = OPEN_TIMEOUT_MS;
 	options.log = gpool_said;
 	options.log_context = score->name;
-	return gpool_open(&options, &engine->context.pool);
+	error = gpool_open(&options, &engine->context.pool);
+	return error ? error : kv_context_open(&engine->context);
 }
 
 int engine_main(int fd, uint32_t index)
@@ -518,6 +520,7 @@ int engine_main(int fd, uint32_t index)
 	if (error)
 		board_error(engine.context.score, "cannot continue: %s", gpool_strerror(error));
 	prefix_cache_destroy(&engine.cache, &engine.context);
+	kv_context_close(&engine.context);
 	gpool_close(engine.context.pool);
 	board_close(&engine.board);
 	return error ? 1 : 0;

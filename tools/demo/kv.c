@@ -4,6 +4,49 @@
 #include <stdlib.h>
 #include <string.h>
 
+int kv_context_open(struct kv_context *context)
+{
+	struct gpool_device_info device = {.size = sizeof device};
+	int error = gpool_device_info(context->pool, &device);
+
+	if (error || device.flags & GPOOL_DEVICE_HOST_POINTER)
+		return error;
+	context->stage = malloc(context->page_bytes);
+	return context->stage ? gpool_stream_open(context->pool, NULL, 0, &context->stream) : -ENOMEM;
+}
+
+void kv_context_close(struct kv_context *context)
+{
+	if (context->stage)
+		gpool_stream_close(context->pool, context->stream);
+	free(context->stage);
+	context->stage = NULL;
+}
+
+/* Copy between the stage and the pool's memory, and wait for the copy. */
+static void stage_copy(const struct kv_context *context, uint64_t to, uint64_t from, uint64_t bytes)
+{
+	struct gpool_fence copied;
+	int error = gpool_copy(context->pool, context->stream, to, from, bytes);
+
+	if (!error)
+		error = gpool_fence_record(context->pool, context->stream, &copied);
+	if (!error)
+		error = gpool_fence_wait(context->pool, copied, -1);
+	if (error)
+		board_error(
+			context->score, "cannot copy %llu bytes: %s", (unsigned long long)bytes, gpool_strerror(error));
+}
+
+/* Return where the CPU can read `bytes` bytes at an address of the pool. */
+static void *bytes_read(const struct kv_context *context, uint64_t address, uint64_t bytes)
+{
+	if (!context->stage)
+		return (void *)(uintptr_t)address;
+	stage_copy(context, (uintptr_t)context->stage, address, bytes);
+	return context->stage;
+}
+
 /* Return the used bytes of a page that has `tokens` tokens. A full page also uses the rest at its end. */
 static uint64_t page_filled(const struct kv_context *context, uint32_t tokens)
 {
@@ -23,7 +66,8 @@ int kv_part_check(const struct kv_context *context, const struct kv_part *part)
 	for (uint32_t i = 0; left > 0; i++) {
 		uint32_t tokens = left < context->tokens_per_page ? left : context->tokens_per_page;
 		uint64_t words = page_filled(context, tokens) / sizeof(uint64_t);
-		const uint64_t *page = (const uint64_t *)(void *)(part->memory + i * context->page_bytes);
+		const uint64_t *page =
+			bytes_read(context, part->address + i * context->page_bytes, words * sizeof(uint64_t));
 		uint64_t seed = pattern_seed(&part->owner, part->first_page + i);
 		int64_t wrong = pattern_check(page, seed, 0, words);
 
@@ -41,6 +85,15 @@ int kv_part_check(const struct kv_context *context, const struct kv_part *part)
 	}
 	board_add(&context->score->bytes_verified, checked);
 	return 0;
+}
+
+void kv_part_flip(const struct kv_context *context, const struct kv_part *part, uint64_t offset)
+{
+	unsigned char *byte = bytes_read(context, part->address + offset, 1);
+
+	*byte ^= 0x10;
+	if (context->stage)
+		stage_copy(context, part->address + offset, (uintptr_t)byte, 1);
 }
 
 static int kv_append(struct kv *kv, const struct kv_part *part)
@@ -63,7 +116,6 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct kv_part part = {.owner = *owner, .first_page = kv->pages};
-	uint64_t address;
 	int error;
 
 	options.usage = GPOOL_USAGE_KV_CACHE;
@@ -76,11 +128,9 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 	 */
 	if (error)
 		return error == -EDQUOT ? -ENOSPC : error;
-	error = gpool_address(context->pool, &part.block, &address);
+	error = gpool_address(context->pool, &part.block, &part.address);
 	if (error)
 		goto free_block;
-	/* On the host back end the CPU reads and writes device addresses. */
-	part.memory = (unsigned char *)(uintptr_t)address;
 	error = kv_append(kv, &part);
 	if (error)
 		goto free_block;
@@ -120,7 +170,8 @@ void kv_write(const struct kv_context *context, struct kv *kv, uint32_t tokens)
 		uint32_t begin = kv->tokens % context->tokens_per_page;
 		uint32_t count = context->tokens_per_page - begin;
 		struct kv_part *part = &kv->parts[kv->current];
-		uint64_t first, last;
+		uint64_t first, last, address;
+		void *memory;
 
 		if (page >= part->first_page + part->block.page_count) {
 			kv->current++;
@@ -129,8 +180,13 @@ void kv_write(const struct kv_context *context, struct kv *kv, uint32_t tokens)
 		count = count < tokens ? count : tokens;
 		first = begin * context->token_bytes / sizeof(uint64_t);
 		last = page_filled(context, begin + count) / sizeof(uint64_t);
-		pattern_write((uint64_t *)(void *)(part->memory + (page - part->first_page) * context->page_bytes),
-			pattern_seed(&part->owner, page), first, last - first);
+		address = part->address + (page - part->first_page) * context->page_bytes;
+		memory = context->stage ? context->stage : (void *)(uintptr_t)address;
+		pattern_write(memory, pattern_seed(&part->owner, page), first, last - first);
+		if (context->stage)
+			stage_copy(context, address + first * sizeof(uint64_t),
+				(uintptr_t)context->stage + first * sizeof(uint64_t),
+				(last - first) * sizeof(uint64_t));
 		written += (last - first) * sizeof(uint64_t);
 		part->tokens += count;
 		kv->tokens += count;

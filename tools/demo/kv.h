@@ -15,7 +15,7 @@
 /* A block and the range written in it. It is copied by value, like a block. */
 struct kv_part {
 	struct gpool_block block;
-	unsigned char *memory;
+	uint64_t address;
 	struct pattern_owner owner; /* owner of the pattern */
 	uint32_t first_page;        /* index in the owner's KV of the block's first page */
 	uint32_t tokens;            /* tokens written in this part */
@@ -37,7 +37,14 @@ struct kv_context {
 	uint64_t page_bytes;
 	uint64_t token_bytes;
 	uint32_t tokens_per_page;
+	/* If the CPU cannot access the pool's memory: a page of host memory through which it is copied; otherwise NULL */
+	unsigned char *stage;
+	uint32_t stream; /* of the copies */
 };
+
+/* kv_context_open() - prepare the access to the memory of context->pool. Return: 0, -ENOMEM, -EIO, -ENODEV. */
+int kv_context_open(struct kv_context *context);
+void kv_context_close(struct kv_context *context);
 
 /* kv_part_full_pages() - return the number of pages that a continuation can use: those with all of their tokens. */
 uint32_t kv_part_full_pages(const struct kv_context *context, const struct kv_part *part);
@@ -47,6 +54,9 @@ uint32_t kv_part_full_pages(const struct kv_context *context, const struct kv_pa
  * the engine.
  */
 int kv_part_check(const struct kv_context *context, const struct kv_part *part);
+
+/* kv_part_flip() - flip one bit of the byte at `offset` in the part. */
+void kv_part_flip(const struct kv_context *context, const struct kv_part *part, uint64_t offset);
 
 /*
  * kv_take() - allocate more pages, as one block, for the owner's next tokens.

@@ -57,6 +57,7 @@ struct settings {
 enum option_id {
 	OPTION_TRACE = OPTION_COMMON,
 	OPTION_MODEL,
+	OPTION_BACKEND,
 	OPTION_POOL_SIZE,
 	OPTION_PAGE_SIZE,
 	OPTION_SPEED,
@@ -78,6 +79,8 @@ static const struct option_spec options[] = {
 		"excerpts that are installed with gpool."),
 	OPTION(OPTION_MODEL, 0, "model", "SHAPE",
 		"Name of a model, or layers=N,kv_heads=N,head_dim=N,dtype=T. The default is " MODEL_DEFAULT "."),
+	OPTION(OPTION_BACKEND, 0, "backend", "NAME",
+		"Back end of the pool: host, or cuda with its first device. The default is host."),
 	OPTION(OPTION_POOL_SIZE, 0, "pool-size", "SIZE",
 		"Size of the shared pool. The default is 2GiB, but at most a quarter of the available memory."),
 	OPTION(OPTION_PAGE_SIZE, 0, "page-size", "SIZE",
@@ -144,6 +147,9 @@ static bool options_read(struct settings *settings, const struct command *comman
 		!command_number(command, OPTION_SEED, 0, UINT64_MAX, plan->seed, &plan->seed) ||
 		!command_number(command, OPTION_CORRUPT, 0, UINT64_MAX, 0, &plan->corrupt_at))
 		return false;
+	plan->backend = values[OPTION_BACKEND] ? values[OPTION_BACKEND] : "host";
+	if (strcmp(plan->backend, "host") && strcmp(plan->backend, "cuda"))
+		return option_refuse(command, OPTION_BACKEND, "'%s' is not host or cuda", plan->backend);
 	settings->duration_us = (uint64_t)(seconds * 1e6);
 	settings->report = values[OPTION_REPORT] ? values[OPTION_REPORT] : "gpool-demo.html";
 	settings->json = command->json;
@@ -322,8 +328,8 @@ static void header_print(const struct settings *settings)
 	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV per token, %u tokens per page\n",
 		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
 		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
-	printf("pool    %s pages of %s, %s on the host back end, room for %s tokens\n", text_count(a, plan->page_count),
-		text_bytes(b, plan->page_bytes), text_bytes(c, plan->page_count * plan->page_bytes),
+	printf("pool    %s pages of %s, %s on the %s back end, room for %s tokens\n", text_count(a, plan->page_count),
+		text_bytes(b, plan->page_bytes), text_bytes(c, plan->page_count * plan->page_bytes), plan->backend,
 		text_rate((char[TEXT_BYTES]){0}, (double)plan->page_count * plan->tokens_per_page));
 	printf("pace    arrivals %.3g times as fast as in the traces, one step of all running requests every %s: %.3g "
 	       "times the original load\n",

@@ -319,13 +319,13 @@ static void write_explanation(FILE *out, const struct plan *plan)
 	fprintf(out,
 		"<h2>What was run</h2>\n<p>Two engine processes, <b>%s</b> and <b>%s</b>, replayed the request traces "
 		"of two services at the same time. A gpool agent leased them pages of one pool, on the back end "
-		"<code>host</code>. A request allocated pages for its context, and another page whenever its generated "
+		"<code>%s</code>. A request allocated pages for its context, and another page whenever its generated "
 		"tokens had filled the last one. It wrote a unique pattern into every byte of these pages, verified "
 		"every byte when it ended, and then released the pages. The context of a finished request remained in "
 		"memory for %.3g s, unpinned; every fourth request began with such a context as its prefix, if it had "
 		"not been evicted. A request for which no pages were available waited. If a running request could not "
 		"grow, the youngest request released its pages and started over.</p>\n",
-		plan->traces[0].name, plan->traces[1].name, PLAN_CACHE_S / plan->speed);
+		plan->traces[0].name, plan->traces[1].name, plan->backend, PLAN_CACHE_S / plan->speed);
 	if (plan->idle_us > 0)
 		fprintf(out,
 			"<p>For %.3g s, no requests arrived for <b>%s</b>, and afterwards none for <b>%s</b>. "

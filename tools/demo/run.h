@@ -19,6 +19,7 @@ struct plan {
 	struct trace traces[BOARD_ENGINES];
 	char trace_source[256];
 	struct model model;
+	const char *backend;
 	uint64_t page_bytes;
 	uint32_t page_count; /* pages of the shared pool; each half of the split pool has half as many */
 	uint32_t tokens_per_page;
