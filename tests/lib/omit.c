@@ -1,7 +1,7 @@
 /*
- * omit.c - omit the cases of a program that GPOOL_TEST_OMIT names, separated by spaces: tests/run sets it for cases that
- * cannot run on a back end, and holds the reasons. All groups of cmocka's tests start in the function that this file
- * replaces.
+ * omit.c - omit the cases of a program that GPOOL_TEST_OMIT names, separated by spaces: tests/run sets it for cases
+ * that cannot run on a back end, and holds the reasons. All groups of cmocka's tests start in the function that this
+ * file replaces.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -37,7 +37,7 @@ struct kv_context {
 	uint64_t page_bytes;
 	uint64_t token_bytes;
 	uint32_t tokens_per_page;
-	/* If the CPU cannot access the pool's memory: a page of host memory through which it is copied; otherwise NULL */
+	/* if the CPU cannot access the pool's memory: a page of host memory through which it is copied; else NULL */
 	unsigned char *stage;
 	uint32_t stream; /* of the copies */
 };
