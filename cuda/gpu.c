@@ -238,6 +238,9 @@ int gpu_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
 	return gpu->ops->peers_set(gpu, devices, count);
 }
 
+/* Calls of this thread, on all devices. Unlike those of a device, they exclude the calls of background threads. */
+static _Thread_local uint64_t thread_calls[GPU_CALL_KINDS];
+
 /* call_begin() - count a call, and check the device, the permission, the arguments and the injected fault. */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {
@@ -247,6 +250,7 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 	if (!gpu)
 		return gpu_fail(-EINVAL, "%s: no device is open", call_names[call]);
 	number = atomic_fetch_add_explicit(&gpu->calls[call], 1, memory_order_relaxed) + 1;
+	thread_calls[call]++;
 	if ((gpu->flags & GPU_OPEN_OWNER) && !owner_may[call])
 		return gpu_fail(-EPERM, "%s: device %d was opened by the owner of its memory, without a context",
 			call_names[call], gpu->index);
@@ -527,6 +531,20 @@ uint64_t gpu_calls_total(const struct gpu *gpu)
 
 	for (int call = 0; call < GPU_CALL_KINDS; call++)
 		total += gpu_calls(gpu, call);
+	return total;
+}
+
+uint64_t gpu_thread_calls(enum gpu_call call)
+{
+	return (unsigned)call < GPU_CALL_KINDS ? thread_calls[call] : 0;
+}
+
+uint64_t gpu_thread_calls_total(void)
+{
+	uint64_t total = 0;
+
+	for (int call = 0; call < GPU_CALL_KINDS; call++)
+		total += thread_calls[call];
 	return total;
 }
 

@@ -387,6 +387,9 @@ int gpu_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 /* gpu_calls() - return the number of calls of a kind since the device was opened. */
 uint64_t gpu_calls(const struct gpu *gpu, enum gpu_call call);
 uint64_t gpu_calls_total(const struct gpu *gpu);
+/* gpu_thread_calls() - return the number of calls of a kind that the calling thread has made, on all devices. */
+uint64_t gpu_thread_calls(enum gpu_call call);
+uint64_t gpu_thread_calls_total(void);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);
