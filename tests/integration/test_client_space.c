@@ -96,6 +96,7 @@ static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 	assert_int_equal(gpool_alloc(other, PAGES - 2 * per_handle, NULL, &block), 0);
 	assert_true(vm_adopt_run(&space, 5, handles, NULL, gone) >= handles - 2);
 	assert_int_equal(gpool_free(other, &block), 0);
+	calls = gpu_thread_calls_total();
 	assert_int_equal(vm_unmap(&space, 0, space.slot_count < 64 ? space.slot_count : 64), 0);
 	assert_int_equal(gpu_thread_calls_total(), calls + 1);
 	vm_space_close(&space);
