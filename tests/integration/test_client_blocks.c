@@ -347,12 +347,20 @@ static void test_eviction_makes_room(void **state)
 {
 	struct gpool_block old = alloc(PAGES / 2), pinned = alloc(PAGES / 2), new;
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
 
 	(void)state;
 	write_pages(&pinned, 3);
 	assert_int_equal(gpool_unpin(pool, &old), 0);
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	assert_int_equal(gpool_alloc(pool, 2, &options, &new), -ENOSPC);
+	/* In a full pool, the agent evicts unpinned blocks in the background. It may have evicted this one already. */
+	error = gpool_alloc(pool, 2, &options, &new);
+	if (!error) {
+		assert_int_equal(gpool_pin(pool, &old), -ESTALE);
+		assert_int_equal(gpool_free(pool, &new), 0);
+	} else {
+		assert_int_equal(error, -ENOSPC);
+	}
 	options.flags = 0;
 	options.timeout_ms = 60000;
 	assert_int_equal(gpool_alloc(pool, 2, &options, &new), 0);
