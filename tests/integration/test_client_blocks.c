@@ -362,7 +362,7 @@ static void test_eviction_makes_room(void **state)
 		assert_int_equal(error, -ENOSPC);
 	}
 	options.flags = 0;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	assert_int_equal(gpool_alloc(pool, 2, &options, &new), 0);
 	assert_int_equal(gpool_pin(pool, &old), -ESTALE);
 	assert_pages(&pinned, 3);

@@ -79,7 +79,7 @@ static int worker(const char *directory)
 	int error;
 
 	options.directory = directory;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	error = gpool_open(&options, &pool);
 	if (!error)
 		error = work(pool, WARM_UP);

@@ -52,7 +52,7 @@ class Agent:
         self.process.kill()
         raise AssertionError(f"gpoold does not come up: {self.log.read_text()}")
 
-    def pool(self, pool: Optional[str] = None, timeout_ms: int = 60000, **options: object) -> gpool.Pool:
+    def pool(self, pool: Optional[str] = None, timeout_ms: int = 600000, **options: object) -> gpool.Pool:
         return gpool.Pool(pool, directory=self.directory, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
 
     def poolctl(self, *arguments: str) -> str:

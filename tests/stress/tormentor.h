@@ -27,7 +27,7 @@
 enum {
 	THREADS = 2, /* per worker */
 	WORKERS_MAX = 32,
-	PATIENCE_MS = 60000,
+	PATIENCE_MS = AWAIT_MS,
 	TEXTS = 8,
 	KILL_MEAN_MS = 50,
 	STOP_MEAN_MS = 40,
