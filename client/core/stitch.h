@@ -24,8 +24,8 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 
 /*
  * chain_stand() - convert the caller's chain of runs, which are in transit, to one block, pinned once. The caller maps
- * it. Return: 0, -ESTALE (the pages belong to another session). chain_end() - convert the block to a chain in transit,
- * without releasing the pin.
+ * it. Return: 0, -ESTALE (the pages belong to another session).
+ * chain_end() - convert the block to a chain in transit, without releasing the pin.
  */
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
