@@ -8,7 +8,7 @@
  * Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain arrays and
  * computes worths with the mathematical library.
  */
-#include "shm/policy/residency.h"
+#include "tools/replay/residency.h"
 #include "tests/lib/scale.h"
 
 #include <errno.h>

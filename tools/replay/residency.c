@@ -1,4 +1,4 @@
-#include "shm/policy/residency_state.h"
+#include "tools/replay/residency_state.h"
 
 #include <assert.h>
 #include <errno.h>
