@@ -28,7 +28,8 @@ struct channel;
  *
  * @silence_ms: maximum time of silence while a caller waits; -1: no limit
  *
- * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (in a forked child whose parent has used nanomsg)
+ * Return: 0, -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (in a forked child whose parent has used
+ * nanomsg)
  */
 int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel);
 

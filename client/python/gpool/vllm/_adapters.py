@@ -200,7 +200,7 @@ def _delete(folder: Path) -> bool:
 
 
 class Resolver:
-    """vLLM's interface of resolvers (vllm.lora.resolver.LoRAResolver). Threads: any."""
+    """A resolver of LoRA adapters, with the interface vllm.lora.resolver.LoRAResolver. Threads: any."""
 
     def __init__(
         self,
