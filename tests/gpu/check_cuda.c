@@ -489,7 +489,7 @@ static int peer_errors(struct fixture *f)
 	return -rc;
 }
 
-/* errno_of() - return what a peer process gets for an error of the double; `fault` is "CALL:N:ERROR". */
+/* errno_of() - return the error that a peer process gets for an error of the double; `fault` is "CALL:N:ERROR". */
 static int errno_of(const char *fault)
 {
 	char settings[256];

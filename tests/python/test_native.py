@@ -136,7 +136,7 @@ class Arguments(AgentTest):
         setup: Any = _native.setup
         self.assertRaises(TypeError, setup, None, (int, gpool.Pin, gpool.Fence))
         self.assertRaises(KeyError, _native.bind, {})
-        self.pool.alloc(1).free()  # what was bound before still is
+        self.pool.alloc(1).free()  # the functions that were bound before are still bound
 
 
 class Counts(AgentTest):

@@ -1,4 +1,4 @@
-"""sass.py - what nvcc generated for the kernels: registers and local memory, as ptxas prints them, and instructions, as
+"""sass.py - read the code that nvcc generated: registers and local memory, as ptxas prints them, and instructions, as
 cuobjdump prints them. lint_kernels.py and roofline.py use it."""
 
 from __future__ import annotations

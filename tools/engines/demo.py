@@ -43,9 +43,9 @@ TRACE_SECONDS = 90
 PAGE_BYTES = 512 << 10
 LONGEST = 1024
 PART = 4
-"""contexts and answers have this part of the tokens that they have in the traces"""
+"""the recorded numbers of tokens of contexts and answers are divided by this number"""
 RECENT = 8
-"""every fourth prompt begins with one of this number of earlier ones"""
+"""every fourth prompt begins with one of the last RECENT prompts"""
 PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 PROGRESS_SECONDS, SAMPLE_SECONDS = 5, 1
 OPTIONS: Dict[str, Any] = {"max_num_seqs": 16, "max_model_len": LONGEST, "enable_prompt_tokens_details": True}
