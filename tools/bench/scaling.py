@@ -17,6 +17,7 @@ import ctypes
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -261,8 +262,15 @@ def sessions_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callab
         yield count, agent, end
 
 
+DESCRIPTORS_LEFT = 1000  # of gpoold, in addition to one for each object
+
+
 def objects_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callable[[], None]]]:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_LEFT
     for count in [1, 10, 100, 1000, 10000, 60000][:most]:
+        if count > limit:
+            print(f"{count} objects are not measured: the limit of descriptors permits {limit}")
+            break
         agent = Agent(build, 1 << 17, pool=",objects=65000")
         pool = agent.pool()
         for i in range(count):
