@@ -326,11 +326,27 @@ int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	return rc < 0 ? rc : gpu->ops->unreserve(gpu, va, bytes);
 }
 
-int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t handle)
 {
-	int rc = call_begin(gpu, GPU_CALL_MAP, range_is_sound(va, bytes));
+	uint32_t mapped;
 
-	return rc < 0 ? rc : gpu->ops->map(gpu, va, bytes, offset, handle);
+	return gpu_map_run(gpu, va, bytes, &handle, 1, &mapped);
+}
+
+int gpu_map_run(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
+{
+	bool sound = handles && count && bytes <= UINT64_MAX / count && range_is_sound(va, bytes * count);
+	uint32_t may = 0;
+	int rc = 0, fault = 0;
+
+	*mapped = 0;
+	while (may < (sound ? count : 1) && !fault) {
+		fault = call_begin(gpu, GPU_CALL_MAP, sound);
+		may += !fault;
+	}
+	if (may)
+		rc = gpu->ops->map(gpu, va, bytes, handles, may, mapped);
+	return rc < 0 ? rc : fault;
 }
 
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes)

@@ -12,6 +12,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum {
+	HANDLES_MAPPED = 256, /* by one call of gpu_map_run() */
+	HANDLES_AHEAD = 64,   /* chosen: as many as the agent grants at first (BATCH_FIRST in refill.c) */
+};
+
 /*
  * Consecutive handles that share one descriptor. The descriptor is kept, because importing all handles at once would be
  * slow.
@@ -322,29 +327,106 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 	return error;
 }
 
-/* ---- mapping ---- */
+/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
+static int error_of(int error)
+{
+	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+}
 
-/* Map a run of handles of which none is mapped. */
-static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
+/* Return a handle. If it is not imported, the caller must not hold window->lock. */
+static int handle_get(struct gpool *pool, uint32_t index, uint64_t *handle)
 {
 	struct window *window = pool->window;
-	uint64_t va = pool->window_base + first * window->handle_bytes;
-	uint32_t handle;
+	int error;
+
+	*handle = handle_at(window, index);
+	if (likely(*handle))
+		return 0;
+	pthread_mutex_lock(&window->lock);
+	error = handles_import(pool, index, index + 1);
+	if (!error)
+		*handle = handle_at(window, index);
+	pthread_mutex_unlock(&window->lock);
+	return error_of(error);
+}
+
+/* ---- mapping ---- */
+
+/* Map handles side by side at *at, which is increased by the bytes that were mapped, also after an error. */
+static int handles_map(struct gpool *pool, uint32_t first, uint32_t end, uint64_t *at)
+{
+	uint64_t handles[HANDLES_MAPPED];
+	int error = 0;
+
+	while (first < end && !error) {
+		uint32_t count = 0, mapped = 0;
+		int result = 0;
+
+		while (count < HANDLES_MAPPED && first + count < end && !error) {
+			error = handle_get(pool, first + count, &handles[count]);
+			count += !error;
+		}
+		if (count)
+			result = gpu_map_run(pool->gpu, *at, pool->window->handle_bytes, handles, count, &mapped);
+		*at += mapped * pool->window->handle_bytes;
+		first += count;
+		error = result ? result : error;
+	}
+	return error;
+}
+
+/* Return true if all pages of a handle are idle pages of this session. */
+static bool is_idle(const struct gpool *pool, uint32_t handle)
+{
+	uint32_t per_handle = pool->window->pages_per_handle;
+
+	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++)
+		if (!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_relaxed) >> (page % 64) &
+			    1))
+			return false;
+	return true;
+}
+
+/*
+ * Return the end of the handles to map together with the missing ones before `end`: idle pages that follow will be used
+ * soon, and one call for all of them costs less than one for each. In a pool that separates trust domains this is not
+ * done, because another domain may only get pages that this process has not mapped.
+ */
+static uint32_t ahead_of(const struct gpool *pool, uint32_t end)
+{
+	const struct window *window = pool->window;
+	uint32_t most = window->handle_count - end < HANDLES_AHEAD ? window->handle_count - end : HANDLES_AHEAD,
+		 count = 0;
+
+	if (pool->segment.sessions[pool->id].domain)
+		return end;
+	while (count < most && !bit_of(window->there, end + count) && is_idle(pool, end + count))
+		count++;
+	return end + count;
+}
+
+/* Map the handles [first, need) of which none is mapped, and if possible those before `end` too. */
+static int map_run(struct gpool *pool, uint32_t first, uint32_t need, uint32_t end)
+{
+	struct window *window = pool->window;
+	uint64_t va = pool->window_base + first * window->handle_bytes, at = va;
 	int error = handles_import(pool, first, end);
 
+	if (error && end > need) {
+		end = need;
+		error = handles_import(pool, first, end);
+	}
 	if (error)
 		return error;
-	for (handle = first; handle < end; handle++) {
-		error = gpu_map(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes, 0,
-			handle_at(window, handle));
-		if (error)
-			goto unmap;
-	}
+	error = handles_map(pool, first, end, &at);
+	if (error && at - va < (need - first) * window->handle_bytes)
+		goto unmap;
+	end = first + (uint32_t)((at - va) / window->handle_bytes);
 	error = gpu_access(pool->gpu, va, (end - first) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
 	if (error)
 		goto unmap;
 	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
-	for (handle = first; handle < end; handle++) {
+	for (uint32_t handle = first; handle < end; handle++) {
 		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
 		atomic_fetch_or_explicit(
 			&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
@@ -354,8 +436,8 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 unmap:
 	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1,
 		pool->header->name, gpu_error_text());
-	if (handle > first)
-		unmap_run(pool, first, handle);
+	if (at > va)
+		unmap_run(pool, first, first + (uint32_t)((at - va) / window->handle_bytes));
 	return error;
 }
 
@@ -387,12 +469,6 @@ static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 	return error;
 }
 
-/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
-static int error_of(int error)
-{
-	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
-}
-
 static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
 	struct window *window = pool->window;
@@ -406,7 +482,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 		while (handle < end && !bit_of(window->there, handle))
 			handle++;
 		if (handle > start) {
-			error = map_run(pool, start, handle);
+			error = map_run(pool, start, handle, handle == end ? ahead_of(pool, end) : handle);
 			continue;
 		}
 		while (handle < end && bit_of(window->there, handle))
@@ -431,21 +507,11 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
 	return 0;
 }
 
-int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
+int window_map_at(struct gpool *pool, uint32_t page, uint32_t page_count, uint64_t *at)
 {
-	struct window *window = pool->window;
-	uint32_t index = handle_of(window, page);
-	int error;
+	const struct window *window = pool->window;
 
-	*handle = handle_at(window, index);
-	if (likely(*handle))
-		return 0;
-	pthread_mutex_lock(&window->lock);
-	error = handles_import(pool, index, index + 1);
-	if (!error)
-		*handle = handle_at(window, index);
-	pthread_mutex_unlock(&window->lock);
-	return error_of(error);
+	return handles_map(pool, handle_of(window, page), handle_of(window, page + page_count - 1) + 1, at);
 }
 
 bool window_has(const struct gpool *pool, uint32_t page)

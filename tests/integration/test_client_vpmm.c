@@ -784,13 +784,14 @@ static pthread_t stopped_thread;
 static pthread_barrier_t inside, outside;
 static _Atomic bool stop_once;
 
-static int stopping_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+static int stopping_map(
+	struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
 {
 	if (pthread_equal(pthread_self(), stopped_thread) && atomic_exchange(&stop_once, false)) {
 		pthread_barrier_wait(&inside);
 		pthread_barrier_wait(&outside);
 	}
-	return real->map(gpu, va, bytes, offset, handle);
+	return real->map(gpu, va, bytes, handles, count, mapped);
 }
 
 static void *stopped_call(void *address)

@@ -58,6 +58,10 @@ bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 bench-against: all ## build the revision REV= below build/against, and measure it and this tree alternately, with BENCH_ARGS=
 	$(Q)tools/build/against '$(REV)' $(B)/gpool-bench $(BENCH_ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: all ## measure how costs grow with pages, sessions and objects, with the arguments SCALING_ARGS=; takes some minutes
+	$(Q)$(PYTHON) tools/bench/scaling.py $(B) $(SCALING_ARGS)
+
 $(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
 $(B)/tests/steps.so: $(B)/obj/tests/python/steps.o $(B)/libgpool.so
 	@mkdir -p $(@D)
