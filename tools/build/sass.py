@@ -74,7 +74,6 @@ class Instruction:
         """True for an asynchronous copy of 128 bits from device memory to shared memory."""
         return self.name.startswith("LDGSTS.") and ".128" in self.name
 
-
     @property
     def jumps_to(self) -> int | None:
         """The address to which it jumps, if it is a jump to a constant address."""
@@ -109,9 +108,7 @@ def codes(tool: str, image: Path) -> list[Code]:
 def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
     """Return the bodies of the loops: the instructions from the target of each jump back to the jump."""
     backward = [(each.jumps_to, each.address) for each in instructions if each.jumps_to is not None]
-    return [
-        [each for each in instructions if begin <= each.address <= end] for begin, end in backward if begin < end
-    ]
+    return [[each for each in instructions if begin <= each.address <= end] for begin, end in backward if begin < end]
 
 
 def wide_loads_in_flight(instructions: list[Instruction]) -> int:
