@@ -197,6 +197,9 @@ static __device__ void short_quantise(
 
 			at[n] = group < groups.count ? group_begin(groups, group, length) + own : 0;
 			used[n] = own < length;
+		}
+#pragma unroll
+		for (int n = 0; n < AT_ONCE; n++) {
 			part[n] = {};
 			if (used[n])
 				part[n] = part_get<element, W>(args, at[n]);
