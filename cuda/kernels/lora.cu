@@ -267,8 +267,8 @@ static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float
 }
 
 /*
- * sums_put() - store a thread's numbers in rows of fp32, which begin at the piece's first token, or add them to what the
- * thread has stored there.
+ * sums_put() - store a thread's numbers in rows of fp32, which begin at the piece's first token, or add them to what
+ * the thread has stored there.
  */
 template <int M, int N>
 static __device__ void sums_put(

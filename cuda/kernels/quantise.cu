@@ -55,7 +55,7 @@ static __device__ float part_value(const struct part<element, W> &part, int i)
 	return float_of_bits(word);
 }
 
-/* part_largest() - return the largest magnitude of the part, or `largest` if that is larger; infinity also for a NaN. */
+/* part_largest() - return the largest magnitude of the part and of `largest`; infinity also for a NaN. */
 template <uint32_t element, int W>
 static __device__ float part_largest(const struct part<element, W> &part, float largest)
 {
@@ -93,10 +93,11 @@ struct errors {
 };
 
 /*
- * quotient() - return value / scale, correctly rounded where the rounding of a code depends on it, in a few instructions
- * instead of a division: `reciprocal` is the rounded reciprocal of the scale, and the remainder corrects the product
- * (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Both numbers are
- * multiplied by `boost`, a power of two that keeps small ones and the remainder in the range of normal numbers.
+ * quotient() - return value / scale, correctly rounded where the rounding of a code depends on it, in a few
+ * instructions instead of a division: `reciprocal` is the rounded reciprocal of the scale, and the remainder corrects
+ * the product (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Both
+ * numbers are multiplied by `boost`, a power of two that keeps small ones and the remainder in the range of normal
+ * numbers.
  */
 static __device__ float quotient(float value, float scale, float boost, float reciprocal)
 {
@@ -292,7 +293,8 @@ template <uint32_t element> static __device__ void rows_quantise(const struct qu
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(256) quantise(const struct quantise_args args)
+/* Two blocks per multiprocessor: without this limit, ptxas uses fewer registers, and spills some. */
+extern "C" __global__ void __launch_bounds__(256, 2) quantise(const struct quantise_args args)
 {
 	if (args.element == ELEMENT_F16)
 		rows_quantise<ELEMENT_F16>(args);

@@ -45,7 +45,7 @@ EXPAND(32, 2)
 EXPAND(64, 4)
 EXPAND(128, 8)
 
-extern "C" __global__ void __launch_bounds__(256) quantise_f16(const struct quantise_args args)
+extern "C" __global__ void __launch_bounds__(256, 2) quantise_f16(const struct quantise_args args)
 {
 	struct int8::errors errors = {args.error != 0, 0, 0, 0};
 
