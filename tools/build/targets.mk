@@ -122,7 +122,10 @@ benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and wr
 
 # ---- checking and formatting the source ----
 
-.PHONY: lint analyze format
+.PHONY: lint analyze format roofline
+roofline: $(if $(filter 1,$(CUDA)),build/roofline/roofline.fatbin $(CUDA_KERNEL_IMAGES)) ## estimate the times of the kernels on some GPUs, from their instructions
+	$(Q)tools/build/roofline.py
+
 lint: all need-test-deps ## check layers, format, words, shell scripts and links between documents
 	$(Q)tools/build/lint
 
