@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import ctypes
 import http.client
 import json
 import os
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import page
-from vllm_process import BUILD, ROOT, RUNNING, SECONDS, Server, model, tokens
+from vllm_process import BUILD, PR_SET_PDEATHSIG, PRCTL, ROOT, RUNNING, SECONDS, Server, model, tokens
 
 NAMES = ("code", "conv")
 TRACES = ROOT / "tools" / "demo" / "traces"
@@ -46,7 +45,6 @@ PART = 4
 """contexts and answers have this part of the tokens that they have in the traces"""
 RECENT = 8
 """every fourth prompt begins with one of this number of earlier ones"""
-PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 PROGRESS_SECONDS, SAMPLE_SECONDS = 5, 1
 OPTIONS: Dict[str, Any] = {"max_num_seqs": 16, "max_model_len": LONGEST, "enable_prompt_tokens_details": True}
 
