@@ -127,6 +127,29 @@ class OneEngine(Simulated):
                 engine.check()
                 self.balanced(engine)
 
+    def test_blocks_that_another_connector_sends_are_given_back_afterwards(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(extra={"share": share})
+                connector = engine.connector
+                ended = connector.request_finished_all_groups
+
+                def delayed(request: Any, blocks: Any, ended: Any = ended) -> Tuple[bool, None]:
+                    ended(request, blocks)
+                    return True, None
+
+                with mock.patch.object(connector, "request_finished_all_groups", delayed):
+                    engine.add("a", tokens(1, 300), 5)
+                    while len(engine.answers.get("a", [])) < 5:
+                        engine.step()
+                for _ in range(5):  # idle but for the blocks that are being sent
+                    self.assertTrue(engine.step())
+                self.assertGreaterEqual(self.used(), 6)
+                engine.sent.add("a")
+                engine.run()
+                self.balanced(engine)
+                self.assertEqual(self.used(), len(self.engines))
+
     def test_new_pages_are_zeroed(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
             block.view().write(b"\xff" * ((PAGES - 2) * pool.page_bytes))  # NaN in each type
