@@ -19,6 +19,7 @@ from vllm_process import (
     Server,
     connector,
     environment,
+    loopback,
     model,
     tokens,
 )
@@ -29,7 +30,20 @@ from gpool import NoRoom
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ROOT / "tools" / "engines"
-__all__ = ["BLOCK_BYTES", "BUILD", "RUNNING", "TOOLS", "Answer", "Engine", "EngineTest", "Server", "model", "tokens"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BUILD",
+    "RUNNING",
+    "TOOLS",
+    "Answer",
+    "Engine",
+    "EngineTest",
+    "Server",
+    "connector",
+    "loopback",
+    "model",
+    "tokens",
+]
 
 # Engines are forked from a server that has imported what they need, which takes more time than all else in a start.
 os.environ.update(environment())
@@ -52,10 +66,11 @@ class Engine(Processes):
         """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: arguments of vllm.LLM."""
         self._options = {**OPTIONS, "model": str(path), **more}
         if directory is not None:
-            self._options["kv_transfer_config"] = connector(directory, extra)
+            self._options.setdefault("kv_transfer_config", connector(directory, extra))
         self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
         self.seconds = 0.0
         self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
+        self.transfers: List[Any] = []  # kv_transfer_params of the last answers
         super().__init__()
 
     def _start(self) -> multiprocessing.process.BaseProcess:
@@ -79,14 +94,14 @@ class Engine(Processes):
         self._pipe.send({"call": name, "arguments": arguments})
         return str(self._answer()["error"])
 
-    def ask(self, prompts: List[List[int]], count: int) -> None:
-        """Send prompts, which answers() returns."""
-        self._pipe.send({"prompts": prompts, "tokens": count, "adapter": self.adapter})
+    def ask(self, prompts: List[List[int]], count: int, transfers: Optional[List[Any]] = None) -> None:
+        """Send prompts, which answers() returns. transfers: kv_transfer_params of each."""
+        self._pipe.send({"prompts": prompts, "tokens": count, "adapter": self.adapter, "transfers": transfers})
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""
         found = self._answer()
-        self.first_token_s, self.seconds = found["first"], found["seconds"]
+        self.first_token_s, self.seconds, self.transfers = found["first"], found["seconds"], found["transfers"]
         return [Answer(*answer) for answer in found["answers"]]
 
     def readable(self) -> bool:
@@ -163,17 +178,21 @@ class EngineTest(unittest.TestCase):
         for place, (answer, tokens_) in enumerate(zip(answers, expected)):
             self.assertEqual(answer.tokens, tokens_, f"answer {place}, with {answer.cached} cached tokens")
 
-    def status(self) -> Dict[str, Any]:
-        """Return the state of the pool."""
-        return dict(json.loads(self.agent.poolctl("--output", "json", "status"))["pools"][0])
+    def status(self, agent: Optional[Agent] = None) -> Dict[str, Any]:
+        """Return the state of the pool; agent: of another one."""
+        return dict(json.loads((agent or self.agent).poolctl("--output", "json", "status"))["pools"][0])
 
     def pool_pages(self, limit: int) -> int:
         """Allocate at most `limit` pages as another process would, free them, and return their number."""
         with self.agent.pool() as pool:
-            blocks: List[Any] = []
-            try:
-                while len(blocks) < limit:
-                    blocks.append(pool.alloc(1))
-            except NoRoom:
-                pass
-            return len(blocks)
+            return len(self.all_pages(pool, limit))
+
+    def all_pages(self, pool: Any, limit: Optional[int] = None) -> List[Any]:
+        """Allocate all pages that the pool has free or can evict, or at most `limit`."""
+        blocks: List[Any] = []
+        try:
+            while limit is None or len(blocks) < limit:
+                blocks.append(pool.alloc(1))
+        except NoRoom:
+            pass
+        return blocks

@@ -1,7 +1,8 @@
 """An engine for tests, in a process that the fork server has forked: it answers what it receives through a pipe.
 
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
-cached tokens), ...], "seconds": S, "first": [S, ...]}; "adapter" beside "tokens" has the arguments of a LoRARequest.
+cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" beside "tokens" has the arguments
+of a LoRARequest, and "transfers" the kv_transfer_params of each prompt.
 {"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
 has failed. {"metric": NAME} is answered by {"value": N}.
 """
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Dict
 
@@ -25,23 +27,35 @@ from vllm.lora.request import LoRARequest
 
 
 def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
-    """Start an engine, and answer until the other end of the pipe is closed. options: of vllm.LLM."""
+    """Start an engine, and answer until the other end of the pipe is closed.
+
+    options: of vllm.LLM, and "environment": variables of vLLM's.
+    """
     os.setsid()
     with open(log, "wb") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment, misc]  # for vLLM's processes
+    try:
+        _answer_all(pipe, options)
+    except EOFError:  # the test has ended
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os.killpg(0, signal.SIGKILL)  # the end of this process alone would wait for the others
+
+
+def _answer_all(pipe: Connection, options: Dict[str, Any]) -> None:
+    os.environ.update(options.pop("environment", {}))
     transfer = options.pop("kv_transfer_config", None)
     if transfer:
         options["kv_transfer_config"] = KVTransferConfig(**transfer)
     engine = LLM(**options)
     pipe.send("ready")
-    try:
-        while True:
-            pipe.send(answer(engine, pipe.recv()))
-    except EOFError:  # the test has ended
-        os.killpg(0, signal.SIGKILL)
+    while True:
+        pipe.send(answer(engine, pipe.recv()))
 
 
 def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
@@ -54,7 +68,16 @@ def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
             return {"error": repr(failed)}
     if "metric" in asked:
         return {"value": sum(each.value for each in engine.get_metrics() if each.name == asked["metric"])}
-    parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+    parameters = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=asked["tokens"],
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=transfer and {"kv_transfer_params": transfer},
+        )
+        for transfer in asked["transfers"] or [None] * len(asked["prompts"])
+    ]
     begin = time.monotonic()
     prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
     adapter = LoRARequest(*asked["adapter"]) if asked["adapter"] else None
@@ -62,5 +85,6 @@ def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
     return {
         "answers": [(list(each.outputs[0].token_ids), each.num_cached_tokens) for each in answers],
         "seconds": time.monotonic() - begin,
+        "transfers": [each.kv_transfer_params for each in answers],
         "first": [each.metrics.first_token_latency for each in answers if each.metrics],
     }

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import page
-from vllm_process import BUILD, PR_SET_PDEATHSIG, PRCTL, ROOT, RUNNING, SECONDS, Server, model, tokens
+from vllm_process import BUILD, OPENER, PR_SET_PDEATHSIG, PRCTL, ROOT, RUNNING, SECONDS, Server, model, tokens
 
 NAMES = ("code", "conv")
 TRACES = ROOT / "tools" / "demo" / "traces"
@@ -234,7 +234,7 @@ class Engine:
             server.address + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         first, answer, cached = 0.0, [], 0
-        with urllib.request.urlopen(asked, timeout=SECONDS) as lines:
+        with OPENER.open(asked, timeout=SECONDS) as lines:
             for line in lines:
                 text = line.decode().strip().removeprefix("data: ")
                 if text == "[DONE]":

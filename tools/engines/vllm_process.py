@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import random
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -50,6 +50,16 @@ OPTIONS: Dict[str, Any] = {
 }
 BLOCK_BYTES = 64 << 10
 """of the model of make_model.py, in float32 with blocks of 32 tokens: 8 in a page of 512 KiB"""
+
+
+PORTS = itertools.count(20000)  # not those that the kernel chooses for connections
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def loopback() -> Tuple[str, int]:
+    """Return an address and a port of 127.0.0.0/8 that no other process of this machine chooses."""
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", next(PORTS)
 
 
 def tokens(seed: int, count: int) -> List[int]:
@@ -178,14 +188,14 @@ class Server(Processes):
         self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any
     ) -> None:
         """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: options of the command."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        host, port = loopback()
+        self.address = f"http://{host}:{port}"
         options = {**OPTIONS, "served_model_name": "m", **more}
         if directory is not None:
             options["kv_transfer_config"] = json.dumps(connector(directory, extra))
         del options["skip_tokenizer_init"]
-        self._command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(path), "--host", "127.0.0.1"]
-        self._command += ["--port", self.address.rpartition(":")[2]]
+        self._command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(path)]
+        self._command += ["--host", host, "--port", str(port)]
         for name, value in options.items():
             self._command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
         super().__init__()
@@ -210,7 +220,7 @@ class Server(Processes):
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+            with OPENER.open(asked, timeout=SECONDS) as answer:
                 return str(answer.read().decode())
         except TimeoutError:
             raise AssertionError(f"no answer within {SECONDS} s; stacks:\n{self.stacks()}") from None

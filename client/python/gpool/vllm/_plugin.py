@@ -61,8 +61,10 @@ def _register_connector() -> None:
     """Register the connector's name, by which MultiConnector finds the class of its statistics."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-    if "GpoolConnector" not in KVConnectorFactory._registry:
+    try:
         KVConnectorFactory.register_connector("GpoolConnector", "gpool.vllm", "GpoolConnector")
+    except ValueError:
+        pass  # it was registered before
 
 
 def _register_loader() -> None:
