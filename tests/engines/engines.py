@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import time
 import unittest
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "BLOCK_BYTES",
     "BUILD",
     "RUNNING",
+    "SECONDS",
     "TOOLS",
     "Answer",
     "Engine",
@@ -181,6 +183,12 @@ class EngineTest(unittest.TestCase):
     def status(self, agent: Optional[Agent] = None) -> Dict[str, Any]:
         """Return the state of the pool; agent: of another one."""
         return dict(json.loads((agent or self.agent).poolctl("--output", "json", "status"))["pools"][0])
+
+    def await_idle(self, agent: Optional[Agent] = None) -> None:
+        """Wait until the engine on an agent keeps only what others may take."""
+        until = time.monotonic() + SECONDS
+        while self.status(agent)["pinned_pages"] > 1:
+            self.assertLess(time.monotonic(), until, "an idle engine holds pages")
 
     def pool_pages(self, limit: int) -> int:
         """Allocate at most `limit` pages as another process would, free them, and return their number."""

@@ -22,6 +22,7 @@ from gpool.vllm._balloon import State  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
 PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
+SECONDS = int(os.environ.get("ENGINE_SECONDS", "600"))
 SEEDS = int(os.environ.get("SEED", "1"))
 
 
@@ -288,7 +289,7 @@ class Sharing(Simulated):
                 prompt = prefix[: chosen.randrange(len(prefix))] + tokens(number, chosen.randrange(1, 100))
                 mine.append((prompt[:430], chosen.randrange(1, 60)))
         number = 0
-        until = time.monotonic() + 120
+        until = time.monotonic() + SECONDS
         while any(work) or any(engine.scheduler.has_requests() for engine in engines):
             self.assertLess(time.monotonic(), until, [engine.describe() for engine in engines])
             for engine, mine in zip(engines, work):

@@ -169,10 +169,29 @@ class Processes:
                 pass
 
     def kill(self) -> None:
-        """Kill all processes of the engine at once."""
-        self.signal(signal.SIGKILL)
+        """Kill all processes of the engine at once, and wait for their end."""
         self.process.kill()  # it may not lead its session yet
+        while running := self._running():
+            for descriptor in running:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            for descriptor in running:
+                select.select([descriptor], [], [])
+                os.close(descriptor)
         self._wait()
+
+    def _running(self) -> List[int]:
+        """Return a descriptor for each process that has not ended."""
+        found = []
+        for pid in self.pids():
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            if select.select([descriptor], [], [], 0)[0]:
+                os.close(descriptor)  # a zombie
+            else:
+                found.append(descriptor)
+        return found
 
     def stop(self) -> None:
         """Kill the engine and delete its log; a second call does nothing."""
