@@ -82,6 +82,7 @@ class Nixl(EngineTest):
         # All memory of the second node is taken until it has been refused some.
         part = slice(8, 12)
         transfers = self.prefill(first, prompts[part])
+        self.await_idle(self.other)
         with self.other.pool() as pool:
             taken = self.all_pages(pool)
             refused = self.status(self.other)["refusals"]
