@@ -9,7 +9,9 @@ usage: bench.py [overhead] [gain]
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
              both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
 
-Environment: ROUNDS (default 5); ENGINE_SECONDS. The figures are those of a small model on a CPU.
+Environment: ROUNDS (default 5); for gain: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has one,
+as with large models on a GPU), and PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The figures are those of a small
+model on a CPU.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from engines import BUILD, Engine, model, tokens  # noqa: E402
 from harness import Agent  # noqa: E402
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
+BLOCK = int(os.environ.get("BLOCK", "32"))
 PAGE = 512 << 10
-PAGES = 48
+PAGES = int(os.environ.get("PAGES", "48"))
 BURST, PROMPT, ANSWER = 16, 400, 60
 PREFIXES, SHORTEST, LONGEST = 40, 32, 384
 """prefixes that prompts share, and their lengths in tokens"""
@@ -127,7 +130,7 @@ def gain() -> None:
         ("one engine that serves both", 1, None),
     ):
         agent = Agent(pool=pool)
-        options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": 2 * BURST // count}
+        options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": 2 * BURST // count, "block_size": BLOCK}
         if share is None:
             options["kv_cache_memory_bytes"] = PAGES * PAGE // count
             engines = [Engine(path, None, **options) for _ in range(count)]
