@@ -14,10 +14,11 @@ from unittest import mock
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
 
 from simulated import BLOCK_TOKENS, Engine, config_of  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
 from harness import Agent, gpool  # noqa: E402
 
-from gpool.vllm import _version, _worker  # noqa: E402
+from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
@@ -322,6 +323,14 @@ class Sharing(Simulated):
                         self.compete(1, seed)
             while self.engines:
                 self.engines.pop().close()
+
+
+class Statistics(unittest.TestCase):
+    def test_beside_other_connectors(self) -> None:
+        register()  # as vLLM does in each process
+        register()
+        counts = {"GpoolConnector": {"mapped_chunks": 2}}
+        self.assertEqual(MultiConnector.build_kv_connector_stats(counts).reduce(), counts)
 
 
 class Refusals(unittest.TestCase):
