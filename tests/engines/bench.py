@@ -9,9 +9,9 @@ usage: bench.py [overhead] [gain]
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
              both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
 
-Environment: ROUNDS (default 5); for gain: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has one,
-as with large models on a GPU), and PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The figures are those of a small
-model on a CPU.
+Environment: ROUNDS (default 5); for gain: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has
+one, as with large models on a GPU), and PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The figures are those of
+a small model on a CPU.
 """
 
 from __future__ import annotations
