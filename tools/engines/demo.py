@@ -136,7 +136,7 @@ class Daemon:
 
     def poolctl(self, *verb: str) -> Optional[Dict[str, Any]]:
         """Return the answer of poolctl; None: no agent answers, or the check found an error."""
-        command = [str(BUILD / "poolctl"), "--dir", self.directory, "--output", "json", *verb]
+        command = [str(BUILD / "poolctl"), "--dir", self.directory, "--timeout", "60", "--output", "json", *verb]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
