@@ -73,9 +73,8 @@ bench-python: all $(B)/tests/steps.so ## measure the calls of an engine's step i
 # ---- engines ----
 
 .PHONY: test-engines
-test-engines: all ## test vLLM on gpool, in a virtual environment below build/; ENGINES= names tests
-	$(Q)tools/build/engines.sh $(abspath build/engines)
-	$(Q)build/engines/bin/python tests/engines/run $(ENGINES)
+test-engines: need-test-deps ## test vLLM on gpool, in a virtual environment of 6 GB below build/; ENGINES= names tests
+	$(run_tests) $(or $(addprefix engines/,$(ENGINES)),engines)
 
 .PHONY: bench-engines
 bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same environment

@@ -168,6 +168,8 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take the answers of the workers."""
+        if connector_output.finished_sending or connector_output.finished_recving:  # of another connector
+            self._of_scheduler.freed()
         answers = connector_output.kv_connector_worker_meta
         if isinstance(answers, Answers):
             self._of_scheduler.hear(answers)

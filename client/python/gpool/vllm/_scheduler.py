@@ -61,6 +61,7 @@ class Scheduler:
         self._promised = 0  # blocks that waiting requests need which this step has put off
         self._dirty = True
         self._settled = False
+        self._freed = False  # blocks of requests that had ended before
         self._yield_until = 0.0
         self._sharing: Optional[Sharing] = None
 
@@ -174,6 +175,11 @@ class Scheduler:
         if self._sharing is not None:
             self._sharing.forget(request.request_id)
 
+    def freed(self) -> None:
+        """Note that blocks of requests that have ended are freed after this call: another connector has sent them."""
+        self._freed = self._dirty = True
+        self._settled = False
+
     # ---- steps ----
 
     def build(self, output: SchedulerOutput) -> Orders:
@@ -182,6 +188,7 @@ class Scheduler:
         if self._sharing is not None:
             self._publish(output, self._sharing)
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
+        every |= self._freed
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
         if not self._requests:
@@ -196,7 +203,7 @@ class Scheduler:
                 balloon.offer()
             if time.monotonic() >= self._yield_until:
                 balloon.grow(spare)
-        self._dirty = False
+        self._dirty = self._freed = False
         self._need = self._short = self._promised = 0
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)

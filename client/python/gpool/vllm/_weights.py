@@ -181,8 +181,13 @@ def _with_format(config: LoadConfig) -> LoadConfig:
 
 def _settings(own: Dict[str, Any], config: VllmConfig) -> Settings:
     transfer = config.kv_transfer_config
-    if not own and transfer is not None and transfer.kv_connector == "GpoolConnector":
-        return settings_of(transfer.kv_connector_extra_config)
+    if not own and transfer is not None:
+        extra = transfer.kv_connector_extra_config
+        if transfer.kv_connector == "GpoolConnector":
+            return settings_of(extra)
+        for child in extra.get("connectors", []) if transfer.kv_connector == "MultiConnector" else []:
+            if child.get("kv_connector") == "GpoolConnector":
+                return settings_of(child.get("kv_connector_extra_config", {}))
     return settings_of(own)
 
 
