@@ -11,9 +11,9 @@
  * whose pages it offers and reclaims, and allocations on a stream. A worker is killed every 50 ms on average and
  * replaced by a new one; others are stopped for some time. About once per second, one of gpoold's own processes except
  * the keeper is killed. On the double of the driver with `faults`, devices of workers and movers also fail at random; a
- * worker whose device has failed must end by itself, since no call may hang. With odd seeds, eviction is adaptive. Stale handles are permitted, wrong contents never. At the
- * end, the workers pause, and the agent's check must have no findings. Then they end, half of them by a kill, and every
- * page must be free.
+ * worker whose device has failed must end by itself, since no call may hang. With odd seeds, eviction is adaptive.
+ * Stale handles are permitted, wrong contents never. At the end, the workers pause, and the agent's check must have no
+ * findings. Then they end, half of them by a kill, and every page must be free.
  *
  * With --broken, workers use contents that they have unpinned. Wrong contents must then be found within the default
  * time; otherwise the test could not fail. Such a run ends with the first violation, its last line states the violation
