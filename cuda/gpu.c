@@ -397,8 +397,8 @@ int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (rc == 0)
 		rc = gpu->ops->stream_query(gpu, stream);
-	/* A query reports these only for earlier work. The text keeps the cause. */
-	if (rc == -EFAULT || rc == -ENODEV)
+	/* A query reports it only for earlier work. The text keeps the cause. */
+	if (rc == -ENODEV)
 		rc = error_untaken = -EIO;
 	return rc;
 }

@@ -8,7 +8,7 @@
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
- * server -ENODEV, a faulting access or kernel -EFAULT, a launch that is too large -EINVAL, any other error -EIO. Both
+ * server -ENODEV, a launch that is too large -EINVAL, any other error, such as a faulting access or kernel, -EIO. Both
  * back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's description of this thread's
  * last failure.
  *
@@ -327,7 +327,7 @@ int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 /*
  * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory
  * (-EINVAL; `cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
- * executed, the next sync returns -EFAULT, and a device failure may follow (see above). gpu_fill() writes the 32-bit
+ * executed, the next sync returns -EIO, and a device failure may follow (see above). gpu_fill() writes the 32-bit
  * `value`; its address and size are multiples of 4. A size of 0 queues nothing.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);

@@ -154,7 +154,7 @@ void host_range_fini(struct gpu_host *host);
 /*
  * host_use_begin() - mark [va, va + bytes) as used by a queued operation; -EINVAL: it is neither reserved nor
  * registered.
- * host_use_check() - check that the operation may access it now; -EFAULT: it may not. The result is valid until
+ * host_use_check() - check that the operation may access it now; -EIO: it may not. The result is valid until
  * host_use_end().
  */
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);

@@ -606,7 +606,7 @@ int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_a
 	pthread_mutex_lock(&host->lock);
 	for (; granule <= last && rc == 0; granule++)
 		if (!use->range->granules[granule].memory || use->range->granules[granule].access < access)
-			rc = -EFAULT;
+			rc = -EIO;
 	pthread_mutex_unlock(&host->lock);
 	return rc;
 }

@@ -236,7 +236,7 @@ static void *stream_main(void *argument)
 		rc = is_closing(stream->host)     ? -ECANCELED
 			: is_failed(stream->host) ? 0
 						  : operation_execute(stream->host, operation);
-		if (rc == -EFAULT && stream->host->sticky) {
+		if (rc == -EIO && stream->host->sticky) {
 			atomic_store_explicit(&stream->host->gpu.failed, rc, memory_order_release);
 			host_progress_wake(stream->host);
 		}
@@ -366,7 +366,7 @@ int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 		pthread_cond_wait(&stream->done, &stream->lock);
 	rc = stream->error;
 	if (rc == 0 && is_failed(stream->host))
-		rc = gpu_fail(-EFAULT, "work on another stream has failed, and ended all work of the device");
+		rc = gpu_fail(-EIO, "work on another stream has failed, and ended all work of the device");
 	else if (rc < 0)
 		gpu_fail(rc, "%s", stream->error_text);
 	stream->error = 0;

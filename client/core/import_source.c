@@ -281,7 +281,7 @@ int event_reached(struct gpool *pool, struct import_event *event)
 	if (error == -EAGAIN)
 		return 0;
 	/* The device of this process has failed. The event may still be signaled. */
-	if (error == -EFAULT || error == -EIO)
+	if (error == -EIO)
 		return -EIO;
 	if (error)
 		event->dead = true;

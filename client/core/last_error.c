@@ -41,7 +41,6 @@ const char *gpool_strerror(int error)
 	case EDQUOT: return "the limit of the tenant or the quota of the session is reached";
 	case EFBIG: return "too large: more metadata than an object can have, or more tokens than a sequence can have";
 	case EEXIST: return "an adapter of this name is already registered";
-	case EFAULT: return "an address is not mapped for this access";
 	case EHOSTDOWN: return "the session is asleep; call gpool_wake()";
 	case EINTR: return "the wait was interrupted by the function that was set with gpool_wait_check()";
 	case EINVAL: return "an argument is out of range, or a handle was not returned by this library";
@@ -76,7 +75,7 @@ const char *gpool_last_error(int error)
 	/*
 	 * These codes have several causes. The text for a driver failure is written in cuda/, where the cause is known.
 	 */
-	driver = error == EIO || error == ENODEV || error == EFAULT ? gpu_error_take(-error) : NULL;
+	driver = error == EIO || error == ENODEV ? gpu_error_take(-error) : NULL;
 	if (driver && error != last.error) {
 		snprintf(last.text, sizeof(last.text), "the GPU driver failed: %s", driver);
 		return last.text;

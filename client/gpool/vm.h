@@ -98,8 +98,8 @@ GPOOL_API int gpool_range_open(struct gpool *pool, const char *name, const struc
  * must have finished. Otherwise the call fails with the back end `host`, and the work faults with `cuda`.
  *
  * Return: 0, or an error after which the range remains: -EBUSY (GPU work uses the range; an object is mapped in it:
- * gpool_range_unmap(); its spilled content is being moved), -EIO, -ENODEV, -EFAULT (the GPU driver failed), -EPIPE (it
- * is asleep, and the agent is not running), -ECHILD. Threads: no other thread may be in a call for the range. Cost: an
+ * gpool_range_unmap(); its spilled content is being moved), -EIO, -ENODEV (the GPU driver failed), -EPIPE (it is
+ * asleep, and the agent is not running), -ECHILD. Threads: no other thread may be in a call for the range. Cost: an
  * unmap call for each run of mapped pages; for the last spilled range a request to the agent.
  */
 GPOOL_API int gpool_range_destroy(struct gpool_range *range);
@@ -461,9 +461,9 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *                second; with the back end `host` also: queued GPU work uses a range
  *   -ENOSPC      no room to spill all mutable ranges, or a table of objects is full
  *   -EOPNOTSUPP  mutable ranges have pages, but the pool has neither memory nor a file for spilled content
- *   -EIO         spilling failed (a full disk; no mover serves the pool for mover.patience, gpoold.conf(5)), or the GPU
- *                driver failed
- *   -ENODEV, -EFAULT  the GPU driver failed, or queued work had accessed an address that is not mapped
+ *   -EIO         spilling failed (a full disk; no mover serves the pool for mover.patience, gpoold.conf(5)), the GPU
+ *                driver failed, or queued work had accessed an address that is not mapped
+ *   -ENODEV      the GPU driver failed
  *   -ESTALE, -EUSERS, -EFBIG, -EMFILE  as gpool_object_publish()
  *   -ENOMEM      out of memory
  *   -EPERM       the session is an observer or admin; the name of an immutable range belongs to another tenant

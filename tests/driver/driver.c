@@ -94,6 +94,53 @@ void driver_fault(CUresult error, const char *format, ...)
 	pthread_cond_broadcast(&driver.changed);
 }
 
+/*
+ * The error is any of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. Each
+ * process has its own random numbers.
+ */
+void driver_fault_chance(void)
+{
+	static const CUresult errors[] = {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_MISALIGNED_ADDRESS,
+		CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_ECC_UNCORRECTABLE};
+	static uint64_t state;
+	uint64_t z;
+
+	if (!settings.faults)
+		return;
+	if (!state)
+		state = (settings.seed + 1) * UINT64_C(0xd1342543de82ef95) + (uint64_t)getpid();
+	z = state += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	z ^= z >> 31;
+	if (z % settings.faults == 0)
+		driver_fault(errors[(z >> 32) % (sizeof(errors) / sizeof(*errors))], "by chance");
+}
+
+/*
+ * For tests: gpuDoubleFault() - let the device of this process fail. gpuDoubleFailed() - return the error with which it
+ * has failed, or 0.
+ */
+__attribute__((visibility("default"))) void gpuDoubleFault(void);
+__attribute__((visibility("default"))) int gpuDoubleFailed(void);
+
+void gpuDoubleFault(void)
+{
+	pthread_mutex_lock(&driver.lock);
+	driver_fault(CUDA_ERROR_ILLEGAL_ADDRESS, "on demand");
+	pthread_mutex_unlock(&driver.lock);
+}
+
+int gpuDoubleFailed(void)
+{
+	CUresult fault;
+
+	pthread_mutex_lock(&driver.lock);
+	fault = driver.fault;
+	pthread_mutex_unlock(&driver.lock);
+	return (int)fault;
+}
+
 void driver_poll(unsigned *round)
 {
 	struct timespec wait = {.tv_nsec = *round < 50 ? 20000 : 500000};
@@ -163,6 +210,10 @@ static void setting_apply(const char *key, const char *value)
 							       : PARTIAL_REFUSED;
 	else if (strcmp(key, "fail") == 0)
 		setting_fail(value);
+	else if (strcmp(key, "faults") == 0)
+		settings.faults = setting_bytes(value);
+	else if (strcmp(key, "seed") == 0)
+		settings.seed = setting_bytes(value);
 	else if (strcmp(key, "counts") == 0)
 		snprintf(settings.counts, sizeof(settings.counts), "%s", value);
 	else

@@ -51,6 +51,8 @@ struct settings {
 	bool delay;       /* calls last as long as the cost model says */
 	bool late;        /* the last queued operation that seems ready runs first; see stream.c */
 	enum { PARTIAL_REFUSED, PARTIAL_EXACT, PARTIAL_ROUNDED } partial; /* access on a part of an allocation */
+	uint64_t faults;  /* about one of so many queued operations fails; 0: none */
+	uint64_t seed;    /* of `faults` */
 	char counts[256]; /* the file to which calls are written when the process ends */
 };
 extern struct settings settings;
@@ -88,6 +90,8 @@ CUresult call_enter(const char *name, unsigned needs);
 CUresult call_leave(CUresult result);
 /* driver_fault() - queued work did something illegal: all later work is dropped, all later calls return `error`. */
 void driver_fault(CUresult error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* driver_fault_chance() - call driver_fault() for about one of settings.faults operations. */
+void driver_fault_chance(void);
 /* driver_undefined() - print what the documentation declares undefined, and abort. */
 _Noreturn void driver_undefined(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* driver_poll() - wait a moment, without the lock, for something that another process changes. */

@@ -279,6 +279,7 @@ static void *stream_main(void *argument)
 			break; /* destroyed, and its work has ended */
 		turn_wait(stream, operation);
 		running = true;
+		driver_fault_chance();
 		if (!driver.fault) /* after a fault, work is dropped */
 			operation_run(stream, operation);
 		running = false;

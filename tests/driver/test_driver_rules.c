@@ -25,6 +25,9 @@
 #define OK(call) assert_int_equal(call, CUDA_SUCCESS)
 #define REFUSED(error, call) assert_int_equal(call, CUDA_ERROR_##error)
 
+void gpuDoubleFault(void);
+int gpuDoubleFailed(void);
+
 static const size_t PAGE = 2 << 20;
 static CUcontext context;
 
@@ -201,12 +204,63 @@ static int init_fails_once(void)
 	return cuInit(0) == CUDA_ERROR_SYSTEM_NOT_READY && cuInit(0) == CUDA_SUCCESS ? 0 : 1;
 }
 
-static int init_status;
+/* Queue a fill until the device has failed. Return 0 if all calls then return the error of the failure. */
+static int fills_until_failure(void)
+{
+	CUdeviceptr at = mapped();
+	CUstream stream;
+	CUresult error;
+
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	do {
+		OK(cuMemsetD32Async(at, 0, 4, stream));
+		error = cuStreamSynchronize(stream);
+	} while (error == CUDA_SUCCESS);
+	return gpuDoubleFailed() == (int)error && cuStreamQuery(stream) == error &&
+			cuMemsetD32Async(at, 0, 4, stream) == error
+		? 0
+		: 1;
+}
+
+static int fails_by_chance(void)
+{
+	setenv("GPU_DOUBLE", "faults=3 seed=1", 1);
+	setup(NULL);
+	return gpuDoubleFailed() || fills_until_failure();
+}
+
+static int fails_on_demand(void)
+{
+	CUstream stream;
+
+	setup(NULL);
+	if (cuStreamCreate(&stream, 0) != CUDA_SUCCESS || gpuDoubleFailed())
+		return 1;
+	gpuDoubleFault();
+	return cuStreamCreate(&stream, 0) == CUDA_ERROR_ILLEGAL_ADDRESS &&
+			gpuDoubleFailed() == CUDA_ERROR_ILLEGAL_ADDRESS
+		? 0
+		: 1;
+}
+
+static int init_status, chance_status, demand_status; /* of children that run before the first case */
 
 static void test_init_fails_if_asked_for(void **state)
 {
 	(void)state;
 	assert_int_equal(init_status, 0);
+}
+
+static void test_a_device_fails_by_chance(void **state)
+{
+	(void)state;
+	assert_int_equal(chance_status, 0);
+}
+
+static void test_a_device_fails_on_demand(void **state)
+{
+	(void)state;
+	assert_int_equal(demand_status, 0);
 }
 
 static CUdeviceptr touched;
@@ -363,10 +417,23 @@ static void test_a_fault_is_sticky_and_drops_work(void **state)
 	assert_int_equal(*word, 1); /* for ever */
 }
 
+/* Run a function in a child, which has not called cuInit(). Return the child's wait status. */
+static int status_of(int (*function)(void))
+{
+	pid_t child = fork();
+	int status;
+
+	if (child == 0)
+		_exit(function());
+	return child > 0 && waitpid(child, &status, 0) == child ? status : -1;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_init_fails_if_asked_for),
+		cmocka_unit_test(test_a_device_fails_by_chance),
+		cmocka_unit_test(test_a_device_fails_on_demand),
 		cmocka_unit_test(test_memory_is_created_in_whole_granules),
 		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
 		cmocka_unit_test(test_access_is_set_on_whole_allocations),
@@ -379,17 +446,14 @@ int main(void)
 		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
 	};
 	char folder[] = "/dev/shm/gpu-double-test-XXXXXX", command[64];
-	pid_t child;
 	int failed;
 
 	if (!mkdtemp(folder))
 		return 1;
 	setenv("GPU_DOUBLE_DIR", folder, 1);
-	child = fork();
-	if (child == 0)
-		_exit(init_fails_once());
-	if (child < 0 || waitpid(child, &init_status, 0) != child)
-		return 1;
+	init_status = status_of(init_fails_once);
+	chance_status = status_of(fails_by_chance);
+	demand_status = status_of(fails_on_demand);
 	failed = cmocka_run_group_tests(tests, setup, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	return system(command) || failed;

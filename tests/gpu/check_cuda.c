@@ -532,10 +532,10 @@ static void test_errors_of_the_driver_have_their_errno(void **state)
 		const char *fault;
 		int expected;
 	} cases[] = {
-		{"cuStreamSynchronize:1:700", EFAULT},      /* CUDA_ERROR_ILLEGAL_ADDRESS */
-		{"cuStreamSynchronize:1:716", EFAULT},      /* CUDA_ERROR_MISALIGNED_ADDRESS */
-		{"cuStreamSynchronize:1:717", EFAULT},      /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
-		{"cuStreamSynchronize:1:719", EFAULT},      /* CUDA_ERROR_LAUNCH_FAILED */
+		{"cuStreamSynchronize:1:700", EIO},         /* CUDA_ERROR_ILLEGAL_ADDRESS */
+		{"cuStreamSynchronize:1:716", EIO},         /* CUDA_ERROR_MISALIGNED_ADDRESS */
+		{"cuStreamSynchronize:1:717", EIO},         /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
+		{"cuStreamSynchronize:1:719", EIO},         /* CUDA_ERROR_LAUNCH_FAILED */
 		{"cuStreamSynchronize:1:701", EINVAL},      /* CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES */
 		{"cuStreamSynchronize:1:702", EIO},         /* CUDA_ERROR_LAUNCH_TIMEOUT */
 		{"cuStreamSynchronize:1:709", ENODEV},      /* CUDA_ERROR_CONTEXT_IS_DESTROYED */

@@ -568,8 +568,8 @@ static void test_descriptors_close_on_exec(void **state)
 
 static void test_strerror_and_version(void **state)
 {
-	static const int codes[] = {0, E2BIG, EACCES, EAGAIN, EBADMSG, EBUSY, ECHILD, EDQUOT, EEXIST, EFAULT, EINVAL,
-		EIO, EMFILE, EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOTDIR, ENXIO, EOPNOTSUPP, EPERM, EPIPE, EPROTO,
+	static const int codes[] = {0, E2BIG, EACCES, EAGAIN, EBADMSG, EBUSY, ECHILD, EDQUOT, EEXIST, EINVAL, EIO,
+		EMFILE, EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENOSPC, ENOTDIR, ENXIO, EOPNOTSUPP, EPERM, EPIPE, EPROTO,
 		ESRCH, ESTALE, ETIMEDOUT, EUSERS};
 	char version[32];
 

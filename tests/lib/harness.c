@@ -84,7 +84,8 @@ const char *harness_argument(const char *before, const char *argument)
 
 	if (!strcmp(before, "--config"))
 		harness_config_apply(argument);
-	if (strcmp(before, "--pool"))
+	/* A pool of warm copies of adapters is in host memory (gpool_lora_options.warm). */
+	if (strcmp(before, "--pool") || strstr(argument, "name=warm,"))
 		return argument;
 	text = malloc(POOL_TEXT_MAX);
 	if (!text)

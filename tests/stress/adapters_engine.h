@@ -116,7 +116,7 @@ struct engine {
 static void refuse_answer(const struct engine *engine, const char *call, uint32_t adapter, int error)
 {
 	violation("engine %u: %s of adapter %u answers %d: %s", engine->slot, call, adapter, error,
-		gpool_strerror(error));
+		gpool_last_error(error));
 }
 
 static void verify(const struct thread *thread, const struct use *use, const char *when)

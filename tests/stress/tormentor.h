@@ -28,10 +28,12 @@ enum {
 	THREADS = 2, /* per worker */
 	WORKERS_MAX = 32,
 	PATIENCE_MS = AWAIT_MS,
+	STAND_LOOK_MS = 100,
 	TEXTS = 8,
 	KILL_MEAN_MS = 50,
 	STOP_MEAN_MS = 40,
 	STOP_MOST_MS = 150,
+	LOST_STATUS = 3, /* exit status of a worker whose device has failed */
 };
 
 enum command { RUN, STAND_STILL, LEAVE };
@@ -41,7 +43,9 @@ struct stage {
 	_Atomic uint32_t command;
 	_Atomic uint32_t standing[WORKERS_MAX]; /* number of paused threads of each worker; reset when the worker is
 						 * started */
-	_Atomic uint32_t wrong;                 /* number of violations */
+	_Atomic uint32_t lost[WORKERS_MAX];     /* the worker's device has failed, and it ends by itself */
+	_Atomic uint64_t devices_lost;
+	_Atomic uint32_t wrong; /* number of violations */
 	char texts[TEXTS][256];
 	struct counters counters;
 	bool broken;
@@ -77,15 +81,15 @@ static bool told_to_run(void)
 }
 
 /*
- * Count `threads` threads of a worker as paused, and sleep until the command is LEAVE. The caller is one of these
- * threads; the others have ended.
+ * Count `threads` threads of a worker as paused, and sleep until the command is LEAVE, or another thread finds that the
+ * device has failed. The caller is one of these threads; the others have ended.
  */
 static void stand(uint32_t slot, uint32_t threads)
 {
 	atomic_fetch_add(&stage->standing[slot], threads);
 	futex_wake(&stage->standing[slot], 1);
-	while (atomic_load(&stage->command) != LEAVE)
-		futex_wait(&stage->command, STAND_STILL, -1);
+	while (atomic_load(&stage->command) != LEAVE && !atomic_load(&stage->lost[slot]))
+		futex_wait(&stage->command, STAND_STILL, STAND_LOOK_MS * INT64_C(1000000));
 }
 
 /* ---- killing and stopping ---- */
@@ -128,6 +132,7 @@ static bool worker_start(struct tormentor *tormentor, uint32_t slot)
 	snprintf(fd_text, sizeof(fd_text), "%d", tormentor->stage_fd);
 	snprintf(seed_text, sizeof(seed_text), "%" PRIu64, chance(&tormentor->random));
 	atomic_store(&stage->standing[slot], 0);
+	atomic_store(&stage->lost[slot], 0);
 	victim->stopped_until = 0;
 	/* The worker executes the program again, so that it has no state of this process. */
 	victim->pid = fork();
@@ -185,6 +190,8 @@ static bool torment_one(struct tormentor *tormentor)
 {
 	uint32_t slot = chance_below(&tormentor->random, tormentor->arguments.workers);
 
+	if (atomic_load(&stage->lost[slot]))
+		return true; /* it must end by itself */
 	kill(tormentor->victims[slot].pid, SIGKILL);
 	worker_wait(&tormentor->victims[slot]);
 	tormentor->kills++;
@@ -238,6 +245,20 @@ static void torment_gpoold(struct tormentor *tormentor)
 	tormentor->front_kills += which == 4;
 }
 
+/* Replace a worker whose device has failed, when it has ended. Return false if it ended otherwise. */
+static bool lost_replace(struct tormentor *tormentor, uint32_t slot)
+{
+	int status = worker_wait(&tormentor->victims[slot]);
+
+	if (atomic_load(&stage->lost[slot]) && WIFEXITED(status) && WEXITSTATUS(status) == LOST_STATUS) {
+		atomic_fetch_add(&stage->devices_lost, 1);
+		return worker_start(tormentor, slot);
+	}
+	violation("worker %u ended by itself: %s %d", slot, WIFSIGNALED(status) ? "signal" : "status",
+		WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	return false;
+}
+
 /* Sleep until `until`. Return false if a worker ended unexpectedly. */
 static bool watch(struct tormentor *tormentor, uint64_t until)
 {
@@ -245,7 +266,6 @@ static bool watch(struct tormentor *tormentor, uint64_t until)
 	uint32_t count = tormentor->arguments.workers;
 	uint64_t now = clock_ns();
 	struct timespec wait = {0, 0};
-	int status;
 
 	if (until > now)
 		wait = (struct timespec){(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
@@ -254,12 +274,9 @@ static bool watch(struct tormentor *tormentor, uint64_t until)
 	if (ppoll(ended, count, &wait, NULL) <= 0)
 		return true;
 	for (uint32_t i = 0; i < count; i++)
-		if (ended[i].revents) {
-			status = worker_wait(&tormentor->victims[i]);
-			violation("worker %u ended by itself: %s %d", i, WIFSIGNALED(status) ? "signal" : "status",
-				WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-		}
-	return false;
+		if (ended[i].revents && !lost_replace(tormentor, i))
+			return false;
+	return true;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -327,6 +344,8 @@ static void stand_still(struct tormentor *tormentor)
 					"worker %u: %u of %d threads stand still after 30 s", slot, standing, THREADS);
 				break;
 			}
+		if (standing >= THREADS && atomic_load(&stage->lost[slot]) && lost_replace(tormentor, slot))
+			slot--; /* the next one stands still at once, or loses its device as well */
 	}
 }
 

@@ -10,9 +10,10 @@
  * a worker exchange handles, so that both pin, unpin and free the same blocks. Each thread also has an elastic range
  * whose pages it offers and reclaims, and allocations on a stream. A worker is killed every 50 ms on average and
  * replaced by a new one; others are stopped for some time. About once per second, one of gpoold's own processes except
- * the keeper is killed. With odd seeds, eviction is adaptive. Stale handles are permitted, wrong contents never. At the
- * end, the workers pause, and the agent's check must have no findings. Then they end, half of them by a kill, and every
- * page must be free.
+ * the keeper is killed. On the double of the driver with `faults`, devices of workers and movers also fail at random; a
+ * worker whose device has failed must end by itself, since no call may hang. With odd seeds, eviction is adaptive.
+ * Stale handles are permitted, wrong contents never. At the end, the workers pause, and the agent's check must have no
+ * findings. Then they end, half of them by a kill, and every page must be free.
  *
  * With --broken, workers use contents that they have unpinned. Wrong contents must then be found within the default
  * time; otherwise the test could not fail. Such a run ends with the first violation, its last line states the violation
@@ -52,8 +53,16 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64
 	       " calls of gpool_malloc_async() and gpool_free_async()\n",
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
-	printf("%" PRIu64 " pages published in ranges, %" PRIu64 " mapped by other threads, %" PRIu64 " lost\n",
-		c->published, c->mapped, c->unmapped_lost);
+	printf("%" PRIu64 " pages published in ranges, %" PRIu64 " mapped by other threads, %" PRIu64 " lost; %" PRIu64
+	       " copies by the device; %" PRIu64 " devices lost\n",
+		c->published, c->mapped, c->unmapped_lost, c->copies, atomic_load(&stage->devices_lost));
+}
+
+static bool devices_fail(void)
+{
+	const char *settings = getenv("GPU_DOUBLE");
+
+	return settings && strstr(settings, "faults=");
 }
 
 /* Return true if the run included evictions, kills and the other events, or was too short for them. */
@@ -65,7 +74,8 @@ static bool was_real(const struct tormentor *tormentor)
 		(tormentor->kills &&
 			(!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) &&
 			tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
-			c->spans && c->reclaimed && c->offers_lost && c->mallocs && c->published && c->mapped &&
+			c->spans && c->copies && (!devices_fail() || atomic_load(&stage->devices_lost)) &&
+			c->reclaimed && c->offers_lost && c->mallocs && c->published && c->mapped &&
 			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_EVICTIONS]) &&
 			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_RECLAIMS]));
 }

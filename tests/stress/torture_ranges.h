@@ -45,11 +45,6 @@ static void range_verify(struct thread *thread, struct ranges_state *state, uint
 	COUNT(verified_bytes, CONTENT_WORDS * 8);
 }
 
-static void range_refuse(const struct thread *thread, const char *call, int error)
-{
-	violation("worker %u: %s answers %d: %s", thread->worker->slot, call, error, gpool_strerror(error));
-}
-
 /* End the work by signaling the host-signaled timeline, without a call for the range. */
 static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 {
@@ -61,7 +56,7 @@ static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 	}
 	state->fenced_count = 0;
 	if (gpool_fence_signal(thread->worker->pool, state->fence))
-		range_refuse(thread, "gpool_fence_signal()", -EINVAL);
+		call_refuse(thread->worker, "gpool_fence_signal()", -EINVAL);
 	COUNT(fences, 1);
 }
 
@@ -74,7 +69,7 @@ static void range_commit(struct thread *thread, struct ranges_state *state, uint
 		return;
 	}
 	if (error) {
-		range_refuse(thread, "gpool_range_commit()", error);
+		call_refuse(thread->worker, "gpool_range_commit()", error);
 		return;
 	}
 	for (uint32_t page = first; page < first + count; page++) {
@@ -102,7 +97,7 @@ static void range_offer(
 		error = decommit ? gpool_range_decommit(state->range, first, count, fence)
 				 : gpool_range_offer(state->range, first, count, fence);
 	if (error)
-		range_refuse(thread, decommit ? "gpool_range_decommit()" : "gpool_range_offer()", error);
+		call_refuse(thread->worker, decommit ? "gpool_range_decommit()" : "gpool_range_offer()", error);
 	for (uint32_t page = first; page < first + count; page++)
 		state->page[page] = fenced ? PAGE_FENCED : decommit ? PAGE_NONE : PAGE_OFFERED;
 	if (fenced) {
@@ -120,7 +115,7 @@ static void range_reclaim(struct thread *thread, struct ranges_state *state, uin
 	int lost = gpool_range_reclaim(state->range, first, count, kept);
 
 	if (lost < 0) {
-		range_refuse(thread, "gpool_range_reclaim()", lost);
+		call_refuse(thread->worker, "gpool_range_reclaim()", lost);
 		return;
 	}
 	for (uint32_t page = first; page < first + count; page++) {
@@ -177,7 +172,7 @@ static void shared_publish(struct thread *thread, struct ranges_state *state, ui
 		shared_begin(state, page, object, name);
 		COUNT(published, 1);
 	} else if (error != -ESTALE && error != -EUSERS) {
-		range_refuse(thread, "gpool_range_publish()", error);
+		call_refuse(thread->worker, "gpool_range_publish()", error);
 	}
 }
 
@@ -192,7 +187,7 @@ static void shared_map(struct thread *thread, struct ranges_state *state, uint32
 		shared_begin(state, page, object, name);
 		COUNT(mapped, 1);
 	} else if (error != -ENOENT && error != -ESTALE && error != -EBUSY) {
-		range_refuse(thread, "gpool_range_map()", error);
+		call_refuse(thread->worker, "gpool_range_map()", error);
 	}
 }
 
@@ -208,11 +203,11 @@ static void shared_use(struct thread *thread, struct ranges_state *state, uint32
 				page);
 		state->pinned[page] = chance_below(&thread->random, 2);
 		if (!state->pinned[page] && gpool_object_unpin(state->objects[page]))
-			range_refuse(thread, "gpool_object_unpin()", -EINVAL);
+			call_refuse(thread->worker, "gpool_object_unpin()", -EINVAL);
 	} else if (error == -ESTALE) {
 		COUNT(unmapped_lost, 1);
 	} else if (error != -ETIMEDOUT) {
-		range_refuse(thread, "gpool_object_pin()", error);
+		call_refuse(thread->worker, "gpool_object_pin()", error);
 	}
 }
 
@@ -224,14 +219,14 @@ static void shared_unmap(struct thread *thread, struct ranges_state *state, uint
 	if (!error)
 		error = gpool_range_unmap(state->range, state->objects[page]);
 	if (error)
-		range_refuse(thread, "gpool_range_unmap()", error);
+		call_refuse(thread->worker, "gpool_range_unmap()", error);
 	state->page[page] = PAGE_NONE;
 	if (!delete)
 		return;
 	error = gpool_object_delete(thread->worker->pool, shared_name(state->names[page], text), 0);
 	/* -ETIMEDOUT: the agent was killed or stopped meanwhile. */
 	if (error && error != -ENOENT && error != -EPERM && error != -ETIMEDOUT)
-		range_refuse(thread, "gpool_object_delete()", error);
+		call_refuse(thread->worker, "gpool_object_delete()", error);
 }
 
 /* One step with a page that is HELD, NONE or OBJECT. */
@@ -273,7 +268,7 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 		}
 	}
 	if (error && error != -ENOSPC)
-		range_refuse(thread, "gpool_malloc_async() or gpool_free_async()", error);
+		call_refuse(thread->worker, "gpool_malloc_async() or gpool_free_async()", error);
 	COUNT(mallocs, 1);
 }
 

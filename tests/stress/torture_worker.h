@@ -13,13 +13,15 @@
 #include "client/core/request.h"
 #include "shm/session_segment.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
 #include <sched.h>
 
 struct counters {
 	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences,
-		prepared, spans, scopes, offers, offers_lost, reclaimed, mallocs, published, mapped, unmapped_lost;
+		prepared, spans, scopes, copies, offers, offers_lost, reclaimed, mallocs, published, mapped,
+		unmapped_lost;
 };
 
 #include "tests/stress/tormentor.h"
@@ -54,7 +56,7 @@ struct thread {
 	uint32_t handle_count, pages; /* estimate of the thread's pages */
 	struct pending pending[PENDING];
 	uint32_t pending_count;
-	uint32_t stream;
+	uint32_t stream, copies;     /* a host-signaled timeline, and a stream of the GPU */
 	struct ranges_state *ranges; /* torture_ranges.h */
 	struct peek peeks[PEEKS];    /* a ring buffer */
 	uint32_t peek_next;
@@ -75,11 +77,53 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Report a result that the documentation does not permit, which is a violation. */
+/* Return true if the double of the driver has let the device of this process fail. */
+static bool device_failed(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int (*failed)(void) = NULL;
+
+	if (library)
+		*(void **)&failed = dlsym(library, "gpuDoubleFailed");
+	return failed && failed();
+}
+
+/*
+ * Return true if `error` is the result of a device failure, or if the worker's device has failed before. Its threads
+ * then end, and so does the worker, with LOST_STATUS.
+ */
+static bool device_lost(uint32_t slot, int error)
+{
+	/* -ENOMEM: pages could not be mapped */
+	if ((error == -EIO || error == -ENODEV || error == -ENOMEM) && device_failed())
+		atomic_store(&stage->lost[slot], 1);
+	return atomic_load(&stage->lost[slot]);
+}
+
+/* Count all threads of a worker whose device has failed as paused, and end it. */
+static void __attribute__((noreturn)) lost_exit(uint32_t slot)
+{
+	atomic_fetch_add(&stage->standing[slot], THREADS);
+	futex_wake(&stage->standing[slot], 1);
+	_exit(LOST_STATUS);
+}
+
+/*
+ * Report a result that the documentation does not permit, which is a violation unless the device has failed.
+ * call_refuse() - the same, of a call without a block.
+ */
 static void refuse(const struct thread *thread, const char *call, int error, const struct gpool_block *block)
 {
+	if (device_lost(thread->worker->slot, error))
+		return;
 	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call,
 		block->tag, block->page, error, gpool_strerror(error));
+}
+
+static void call_refuse(const struct worker *worker, const char *call, int error)
+{
+	if (!device_lost(worker->slot, error))
+		violation("worker %u: %s answers %d: %s", worker->slot, call, error, gpool_last_error(error));
 }
 
 /* The object that the calling thread is checking, for fault(). */
@@ -208,8 +252,7 @@ static bool allocate(struct thread *thread, struct gpool_block *block)
 	if (error == -ENOSPC)
 		COUNT(refusals, 1);
 	else if (error)
-		violation("worker %u: gpool_alloc() of %u pages answers %d: %s", thread->worker->slot, pages, error,
-			gpool_strerror(error));
+		call_refuse(thread->worker, "gpool_alloc()", error);
 	if (error || !address_of(thread, block, &address))
 		return false;
 	content_write(address, thread->worker->page_bytes, pages, content_key(thread->worker, block));
@@ -275,6 +318,44 @@ static void do_verify(struct thread *thread, uint32_t at)
 		if (chance_below(&thread->random, 8) == 0)
 			sched_yield();
 		contents_verify(thread, &block, address, "still pinned");
+	}
+	unpin(thread, &block);
+}
+
+/* Copy a pinned block to another one on the GPU, wait, and verify the copy. */
+static void do_copy(struct thread *thread, uint32_t at)
+{
+	struct gpool *pool = thread->worker->pool;
+	struct gpool_block block = thread->handles[at], copy;
+	struct gpool_fence fence;
+	uint64_t from, to;
+	bool gone;
+	int error;
+
+	if (!pin(thread, &block, &gone)) {
+		if (gone)
+			handle_forget(thread, at);
+		return;
+	}
+	if (address_of(thread, &block, &from) && allocate(thread, &copy)) {
+		struct gpool_block part = block;
+
+		part.page_count = block.page_count < copy.page_count ? block.page_count : copy.page_count;
+		error = gpool_address(pool, &copy, &to);
+		if (!error)
+			error = gpool_copy(
+				pool, thread->copies, to, from, part.page_count * thread->worker->page_bytes);
+		if (!error)
+			error = gpool_fence_record(pool, thread->copies, &fence);
+		if (!error)
+			error = gpool_fence_wait(pool, fence, -1);
+		if (!error) {
+			contents_verify(thread, &part, to, "copied");
+			COUNT(copies, 1);
+			error = gpool_free(pool, &copy);
+		}
+		if (error)
+			refuse(thread, "gpool_copy() or a call for its fence", error, &block);
 	}
 	unpin(thread, &block);
 }
@@ -374,8 +455,10 @@ static void do_fence(struct thread *thread, uint32_t at)
 	if (!address_of(thread, &block, &pending->address))
 		return;
 	error = gpool_fence_record(pool, thread->stream, &pending->fence);
-	if (error)
+	if (error) {
 		refuse(thread, "gpool_fence_record()", error, &block);
+		return;
+	}
 	error = ends ? gpool_free_after(pool, &block, pending->fence) : gpool_unpin_after(pool, &block, pending->fence);
 	if (ends)
 		handle_forget(thread, at);
@@ -409,8 +492,7 @@ static void do_prepare(struct thread *thread)
 	if (error == -ENOSPC)
 		COUNT(refusals, 1);
 	else if (error)
-		violation("worker %u: gpool_prepare() answers %d: %s", thread->worker->slot, error,
-			gpool_strerror(error));
+		call_refuse(thread->worker, "gpool_prepare()", error);
 	if (error)
 		return;
 	COUNT(prepared, 1);
@@ -456,13 +538,13 @@ static void do_scope(struct thread *thread)
 	if (error == -ENOSPC)
 		COUNT(refusals, 1);
 	else if (error)
-		violation("worker %u: a scope answers %d: %s", worker->slot, error, gpool_strerror(error));
+		call_refuse(worker, "a scope", error);
 	for (uint32_t i = 0; i < count; i++)
 		if (address_of(thread, &blocks[i], &address))
 			contents_verify(thread, &blocks[i], address, "in its scope");
 	error = gpool_scope_end(&scope, GPOOL_FENCE_NONE);
 	if (error)
-		violation("worker %u: gpool_scope_end() answers %d: %s", worker->slot, error, gpool_strerror(error));
+		call_refuse(worker, "gpool_scope_end()", error);
 	COUNT(scopes, 1);
 }
 
@@ -487,7 +569,7 @@ static void do_spans(struct thread *thread)
 	if (error == -ENOSPC)
 		COUNT(refusals, 1);
 	else if (error)
-		violation("worker %u: gpool_span_alloc() answers %d: %s", worker->slot, error, gpool_strerror(error));
+		call_refuse(worker, "gpool_span_alloc()", error);
 	for (uint32_t i = 0; i < count; i++) {
 		if (content_check(spans[i].address, spans[i].bytes / 128 * 128, 1, keys[i]) >= 0)
 			violation("worker %u: wrong content in a span of %u bytes at page %u", worker->slot,
@@ -537,8 +619,10 @@ static void work(struct thread *thread)
 	at = chance_below(&thread->random, thread->handle_count);
 	if (stage->broken)
 		do_peek(thread, at);
-	else if (what < 46)
+	else if (what < 44)
 		do_verify(thread, at);
+	else if (what < 46)
+		do_copy(thread, at);
 	else if (what < 50)
 		do_exchange(thread, at);
 	else if (what < 54)
@@ -556,18 +640,24 @@ static void *thread_main(void *argument)
 	int error = gpool_stream_open(worker->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &thread->stream);
 
 	if (error)
-		violation("worker %u: gpool_stream_open() answers %d: %s", worker->slot, error, gpool_strerror(error));
+		call_refuse(worker, "gpool_stream_open()", error);
+	if (!error)
+		error = gpool_stream_open(worker->pool, NULL, 0, &thread->copies);
 	if (!error)
 		error = ranges_begin(thread);
 	if (error)
-		violation(
-			"worker %u: gpool_range_reserve() answers %d: %s", worker->slot, error, gpool_strerror(error));
-	while (!error && told_to_run())
+		call_refuse(worker, "gpool_range_reserve()", error);
+	while (!error && told_to_run() && !atomic_load(&stage->lost[worker->slot]))
 		work(thread);
+	/* Its work in progress is undefined. */
+	if (atomic_load(&stage->lost[worker->slot]))
+		return NULL;
 	while (thread->pending_count)
 		reach_fence(thread);
 	ranges_end(thread);
-	stand(worker->slot, 1);
+	if (!atomic_load(&stage->lost[worker->slot]))
+		stand(worker->slot, 1);
+	gpool_stream_close(worker->pool, thread->copies);
 	gpool_stream_close(worker->pool, thread->stream);
 	return NULL;
 }
@@ -623,7 +713,9 @@ static int worker_main(char **arguments)
 	options.timeout_ms = PATIENCE_MS;
 	error = gpool_open(&options, &worker.pool);
 	if (error) {
-		violation("worker %u: gpool_open() answers %d: %s", worker.slot, error, gpool_strerror(error));
+		call_refuse(&worker, "gpool_open()", error);
+		if (atomic_load(&stage->lost[worker.slot]))
+			lost_exit(worker.slot);
 		return 1;
 	}
 	worker.page_bytes = gpool_page_bytes(worker.pool);
@@ -638,8 +730,12 @@ static int worker_main(char **arguments)
 		return 1;
 	}
 	thread_main(&worker.threads[0]);
-	pthread_join(other, NULL);
-	gpool_close(worker.pool);
+	pthread_join(other, NULL); /* no call hangs after a failure */
+	/* Pages are free again after the end of the process, however it ends. */
+	if (!atomic_load(&stage->lost[worker.slot]) || chance_below(&worker.threads[0].random, 2))
+		gpool_close(worker.pool);
+	if (atomic_load(&stage->lost[worker.slot]))
+		lost_exit(worker.slot);
 	return 0;
 }
 

@@ -211,7 +211,7 @@ static void test_memory_in_use_cannot_be_taken_away(void **state)
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 3), g), 0);
 
 	open_gate(f);
-	assert_int_equal(finish(f), -EFAULT); /* va was never mapped */
+	assert_int_equal(finish(f), -EIO); /* va was never mapped */
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), 3 * g), 0);
 	assert_int_equal(gpu_unreserve(f->gpu, va, g), 0);
 	assert_int_equal(gpu_host_unregister(f->gpu, f->words), 0);
@@ -225,7 +225,7 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_int_equal(gpu_access(f->gpu, at(f, 1), g, GPU_ACCESS_READ), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, 2), g, GPU_ACCESS_NONE), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 1), 1, 4, f->stream), 0); /* writes to a read-only mapping */
-	assert_int_equal(finish(f), -EFAULT);
+	assert_int_equal(finish(f), -EIO);
 	assert_non_null(strstr(gpu_error_text(), "fill"));
 	assert_int_equal(finish(f), 0); /* reported once */
 	assert_int_equal(gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream), 0);
@@ -233,11 +233,11 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_int_equal(gpu_copy(f->gpu, at(f, 0), at(f, 2), 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 2), 3, 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 3, 4, f->stream), 0);
-	assert_int_equal(finish(f), -EFAULT); /* the first of two errors, although the last operation was valid */
+	assert_int_equal(finish(f), -EIO); /* the first of two errors, although the last operation was valid */
 	assert_non_null(strstr(gpu_error_text(), "copy"));
 	assert_true(value_at(f, 0) == 3);                                     /* the last operation was executed */
 	assert_int_equal(gpu_fill(f->gpu, at(f, 3), 1, 2 * g, f->stream), 0); /* its second half is not mapped */
-	assert_int_equal(finish(f), -EFAULT);
+	assert_int_equal(finish(f), -EIO);
 	assert_true(value_at(f, 3) == 0);
 }
 
@@ -267,11 +267,11 @@ static void test_a_sticky_fault_ends_all_work(void **state)
 	assert_int_equal(gpu_timeline_write(f->gpu, second, &f->words[2], 1), 0);
 	assert_int_equal(gpu_stream_query(f->gpu, f->stream), -EAGAIN);
 	open_gate(f);
-	assert_int_equal(gpu_stream_sync(f->gpu, second), -EFAULT);
+	assert_int_equal(gpu_stream_sync(f->gpu, second), -EIO);
 	assert_int_equal(gpu_stream_query(f->gpu, f->stream), -EIO);
 	assert_int_equal(gpu_stream_query(f->gpu, second), -EIO);
-	assert_int_equal(finish(f), -EFAULT);
-	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 1, 4096, f->stream), -EFAULT);
+	assert_int_equal(finish(f), -EIO);
+	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 1, 4096, f->stream), -EIO);
 	assert_int_equal(f->words[1], 0);
 	assert_int_equal(f->words[2], 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), f->granularity), 0);

@@ -63,7 +63,7 @@ class Stream(_native.Stream):
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Queue a copy of `nbytes` bytes from device address `source` to `to`.
 
-        Raises Error with EINVAL (host-signaled), EFAULT (not mapped), EIO (driver).
+        Raises Error with EINVAL (host-signaled), EIO (not mapped; driver).
         Cost: a driver call.
         """
         with self._handle as pool:
