@@ -345,7 +345,7 @@ static void stand_still(struct tormentor *tormentor)
 				break;
 			}
 		if (standing >= THREADS && atomic_load(&stage->lost[slot]) && lost_replace(tormentor, slot))
-			slot--; /* the next one stands still at once, or loses its device as well */
+			slot--; /* the next one stops at once, or loses its device as well */
 	}
 }
 
