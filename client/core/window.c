@@ -12,10 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-	HANDLES_MAPPED = 256, /* by one call of gpu_map_run() */
-	HANDLES_AHEAD = 64,   /* chosen: as many as the agent grants at first (BATCH_FIRST in refill.c) */
-};
+enum { HANDLES_MAPPED = 256 }; /* by one call of gpu_map_run() */
 
 /*
  * Consecutive handles that share one descriptor. The descriptor is kept, because importing all handles at once would be
@@ -375,53 +372,18 @@ static int handles_map(struct gpool *pool, uint32_t first, uint32_t end, uint64_
 	return error;
 }
 
-/* Return true if all pages of a handle are idle pages of this session. */
-static bool is_idle(const struct gpool *pool, uint32_t handle)
-{
-	uint32_t per_handle = pool->window->pages_per_handle;
-
-	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++)
-		if (!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_relaxed) >> (page % 64) &
-			    1))
-			return false;
-	return true;
-}
-
-/*
- * Return the end of the handles to map together with the missing ones before `end`: idle pages that follow will be used
- * soon, and one call for all of them costs less than one for each. In a pool that separates trust domains this is not
- * done, because another domain may only get pages that this process has not mapped.
- */
-static uint32_t ahead_of(const struct gpool *pool, uint32_t end)
-{
-	const struct window *window = pool->window;
-	uint32_t most = window->handle_count - end < HANDLES_AHEAD ? window->handle_count - end : HANDLES_AHEAD,
-		 count = 0;
-
-	if (pool->segment.sessions[pool->id].domain)
-		return end;
-	while (count < most && !bit_of(window->there, end + count) && is_idle(pool, end + count))
-		count++;
-	return end + count;
-}
-
-/* Map the handles [first, need) of which none is mapped, and if possible those before `end` too. */
-static int map_run(struct gpool *pool, uint32_t first, uint32_t need, uint32_t end)
+/* Map a run of handles of which none is mapped. */
+static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
 	uint64_t va = pool->window_base + first * window->handle_bytes, at = va;
 	int error = handles_import(pool, first, end);
 
-	if (error && end > need) {
-		end = need;
-		error = handles_import(pool, first, end);
-	}
 	if (error)
 		return error;
 	error = handles_map(pool, first, end, &at);
-	if (error && at - va < (need - first) * window->handle_bytes)
+	if (error)
 		goto unmap;
-	end = first + (uint32_t)((at - va) / window->handle_bytes);
 	error = gpu_access(pool->gpu, va, (end - first) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
 	if (error)
 		goto unmap;
@@ -482,7 +444,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 		while (handle < end && !bit_of(window->there, handle))
 			handle++;
 		if (handle > start) {
-			error = map_run(pool, start, handle, handle == end ? ahead_of(pool, end) : handle);
+			error = map_run(pool, start, handle);
 			continue;
 		}
 		while (handle < end && bit_of(window->there, handle))

@@ -155,57 +155,11 @@ static void test_opened_and_closed_at_once(void **state)
 	gpool_close(pool);
 }
 
-/* ---- driver calls ---- */
-
-enum { PARTS = 100 };
-
-static const char *const roomy[] = {
-	"--pool", "name=p0,backend=host,size=256MiB,page_size=512KB,reserved=0", QUIET, NULL};
-
-static uint64_t page_of(struct gpool_object *object, uint32_t index)
-{
-	uint64_t address, bytes;
-
-	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
-	return (address - pool->window_base) / pool->page_bytes;
-}
-
-/* Allocations whose pages are adjacent are mapped together, and lose their write access together. */
-static void test_neighbors_share_driver_calls(void **state)
-{
-	struct gpool_stats statistics = {.size = sizeof(statistics)};
-	struct gpool_object *object;
-	uint64_t version, calls, runs = 1;
-	uint32_t index;
-
-	(void)state;
-	start(roomy);
-	pool = open_worker();
-	assert_int_equal(gpool_object_create(pool, "parts", NULL, &object), 0);
-	for (uint32_t i = 0; i < PARTS; i++)
-		assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
-	/* Each request to the agent grants at least one page and further ones, which are mapped by one call each. */
-	calls = gpu_calls(pool->gpu, GPU_CALL_ACCESS);
-	assert_int_equal(gpool_stats(pool, &statistics), 0);
-	assert_in_range(calls, 1, 2 * statistics.refills);
-	for (uint32_t i = 1; i < PARTS; i++) {
-		uint64_t one = page_of(object, i - 1), next = page_of(object, i);
-
-		runs += one + 1 != next && next + 1 != one;
-	}
-	assert_in_range(runs, 1, PARTS / 4);
-	assert_int_equal(gpool_object_publish(object, &version), 0);
-	assert_in_range(gpu_calls(pool->gpu, GPU_CALL_ACCESS), calls + 1, calls + runs);
-	assert_int_equal(gpool_object_close(object), 0);
-	gpool_close(pool);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_other_readers_continue, stop),
 		cmocka_unit_test_teardown(test_opened_and_closed_at_once, stop),
-		cmocka_unit_test_teardown(test_neighbors_share_driver_calls, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,17 +13,19 @@ enum { POOL_PAGES = 8192, ALLOCATIONS = 3500, ENTRIES = 100000 };
 /* The figures of one kind of object. */
 struct kind {
 	int entries;
-	enum figure publish, open;
+	enum figure allocate, publish, open;
 };
 
-static int build(struct gpool *pool, const struct kind *kind, struct gpool_object **object)
+static int build(struct bench *bench, struct gpool *pool, const struct kind *kind, struct gpool_object **object)
 {
 	char key[48], value[64];
 	uint32_t index;
 	int error = gpool_object_create(pool, "bench", NULL, object);
+	uint64_t begin = monotonic_ns();
 
 	for (int i = 0; i < ALLOCATIONS && !error; i++)
 		error = gpool_object_alloc(*object, 1, NULL, &index);
+	bench_sample(bench, kind->allocate, (double)(monotonic_ns() - begin) / 1e6);
 	for (int i = 0; i < kind->entries && !error; i++) {
 		snprintf(key, sizeof(key), "model.layers.%d.self_attn.q_proj.%d", i % 80, i);
 		snprintf(value, sizeof(value), "{\"dtype\":\"bf16\",\"shape\":[4096,%d]}", i);
@@ -36,7 +38,7 @@ static int sample(struct bench *bench, struct gpool *writer, struct gpool *reade
 {
 	struct gpool_object *object, *open;
 	uint64_t begin, version, address, bytes;
-	int error = build(writer, kind, &object);
+	int error = build(bench, writer, kind, &object);
 
 	if (error)
 		return error;
@@ -58,41 +60,18 @@ static int sample(struct bench *bench, struct gpool *writer, struct gpool *reade
 	return error ? error : gpool_object_delete(writer, "bench", 0);
 }
 
-/* Allocate in a new session, which has neither leased nor mapped a page. */
-static int sample_alloc(struct bench *bench)
-{
-	struct gpool *pool;
-	struct gpool_object *object;
-	uint64_t begin;
-	uint32_t index;
-	int error = daemon_open(bench, 0, &pool);
-
-	if (error)
-		return error;
-	error = gpool_object_create(pool, "bench", NULL, &object);
-	begin = monotonic_ns();
-	for (int i = 0; i < ALLOCATIONS && !error; i++)
-		error = gpool_object_alloc(object, 1, NULL, &index);
-	bench_sample(bench, FIGURE_object_alloc_3500, (double)(monotonic_ns() - begin) / 1e6);
-	gpool_close(pool);
-	return error ? error : daemon_wait_free(bench, NULL);
-}
-
 int bench_objects(struct bench *bench)
 {
 	static const struct kind kinds[] = {
-		{0, FIGURE_publish_3500_plain, FIGURE_open_3500_plain},
-		{ENTRIES, FIGURE_publish_3500, FIGURE_open_3500},
+		{0, FIGURE_object_alloc_3500, FIGURE_publish_3500_plain, FIGURE_open_3500_plain},
+		{ENTRIES, FIGURE_object_alloc_3500, FIGURE_publish_3500, FIGURE_open_3500},
 	};
 	struct gpool *writer = NULL, *reader = NULL;
 	int error = daemon_start(bench, POOL_PAGES, NULL);
 
 	if (error)
 		return error;
-	for (unsigned run = 0; run < bench->runs && !error; run++)
-		error = sample_alloc(bench);
-	if (!error)
-		error = daemon_open(bench, 0, &writer);
+	error = daemon_open(bench, 0, &writer);
 	if (!error)
 		error = daemon_open(bench, 0, &reader);
 	for (unsigned run = 0; run < bench->runs && !error; run++)
