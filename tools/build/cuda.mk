@@ -2,8 +2,9 @@
 #
 # The back end needs only the toolkit's headers, which define types; the driver is loaded at run time. Without the
 # headers, a back end without devices is built, which reports the reason at run time. CUDA_INCLUDE is the folder of the
-# headers; CUDA_INCLUDE=none builds without them (after `make clean`).
-CUDA_HOME ?= /usr/local/cuda
+# headers; CUDA_INCLUDE=none builds without them.
+# toolkit.sh installs into build/cuda.
+CUDA_HOME ?= $(firstword $(patsubst %/include/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h build/cuda/include/cuda.h)) /usr/local/cuda)
 CUDA_INCLUDE ?= $(patsubst %/cuda.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
 	$(CUDA_HOME)/targets/*/include/cuda.h)))
 CUDA_BACKEND_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard cuda/gpu_cuda*.c) tests/unit/test_cuda_kernel.c)
@@ -15,14 +16,22 @@ endif
 
 # GPU kernels: nvcc compiles each file to a fat binary with code for sm_80, sm_90 and, if nvcc supports it, sm_100, and
 # PTX that the driver compiles for other devices. images.S embeds the fat binaries, so nothing links the CUDA runtime.
-# Without nvcc, or with CUDA=0 (after `make clean`), the build prints a note and omits the kernels, and the CUDA back end
-# rejects launches with this reason. The C references are always built.
+# Without nvcc, or with CUDA=0, the build prints a note and omits the kernels, and the CUDA back end rejects launches with
+# this reason. The C references are always built.
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),1,0)
+# The command by which tests get nvcc and the headers, unless a toolkit is installed or CUDA is set.
+TOOLKIT := $(if $(filter file,$(origin CUDA)),$(if $(filter-out build/cuda/%,$(NVCC)),,tools/build/toolkit.sh))
 NVCCFLAGS ?=
 CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
 CUDA_KERNEL_IMAGES := $(patsubst cuda/kernels/%.cu,build/kernels/%.fatbin,$(CUDA_KERNEL_SRC))
 CUDA_KERNEL_OBJ := $(B)/obj/cuda/kernels/images.o
+
+# Compile again after the toolkit was installed or removed.
+$(B)/cuda-toolkit: FORCE
+	@mkdir -p $(@D)
+	$(Q)echo '$(CUDA) $(CUDA_INCLUDE)' | cmp -s - $@ || echo '$(CUDA) $(CUDA_INCLUDE)' > $@
+$(CUDA_BACKEND_OBJ) $(CUDA_KERNEL_OBJ): $(B)/cuda-toolkit
 
 CUDA_ARCHS = $(patsubst sm_%,%,$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code)))
 

@@ -31,14 +31,16 @@ all: ## build everything except tests; programs are in build/
 # ---- packages ----
 
 .PHONY: deps need-deps need-test-deps
-deps: ## install missing Debian packages
+deps: ## install missing Debian packages and, without the CUDA toolkit, NVIDIA's compiler from PyPI
 	$(Q)tools/build/deps.sh
+	$(Q)$(TOOLKIT)
 
 need-deps:
 	$(Q)tools/build/deps.sh --quiet build
 
 need-test-deps:
 	$(Q)tools/build/deps.sh --quiet build test
+	$(Q)$(TOOLKIT)
 
 # Check the packages before compiling anything.
 $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ) $(NATIVE_OBJ): | need-deps
