@@ -258,7 +258,7 @@ int main(void)
 
 int main(void)
 {
-	printf("this gpool was built without the CUDA headers, which come with the toolkit of a GPU\n");
+	printf("this gpool was built without the headers of CUDA\n");
 	return 77;
 }
 #endif
