@@ -19,6 +19,8 @@ struct settings settings = {
 	.ipc_event = true,
 	.pools = true,
 	.rdma = true,
+	.vmm = true,
+	.descriptors = true,
 	.host_alias = true,
 	.aligned = true,
 };
@@ -186,7 +188,8 @@ static void setting_apply(const char *key, const char *value)
 		const char *key;
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
-		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
+		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"vmm", &settings.vmm},
+		{"descriptors", &settings.descriptors}, {"host_alias", &settings.host_alias},
 		{"cpu_access", &settings.cpu_access}, {"aligned", &settings.aligned},
 		{"unmap_waits", &settings.unmap_waits}, {"fork", &settings.fork}, {"delay", &settings.delay},
 		{"late", &settings.late}};
