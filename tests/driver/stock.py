@@ -23,7 +23,6 @@ from cuda.bindings import driver
 
 DESCRIPTOR = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 BUILD = Path(sys.argv.pop(1)).resolve()
-SOCKET = 3  # PEER_SOCKET
 MESSAGE = struct.Struct("=iiQQQQQ64s256s")  # struct probe_message
 # The calls of enum probe_call, in its order.
 (OPEN, _, _, CREATE, _, EXPORT, IMPORT, RESERVE, _, MAP, _, ACCESS, FILL, READ) = range(14)
@@ -78,11 +77,9 @@ class Gpool:
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = [str(BUILD / "tests" / "probe"), "--worker", "--backend", "cuda", "--device", "0"]
-        with theirs:
-            os.dup2(theirs.fileno(), SOCKET, inheritable=True)
-        self.process = subprocess.Popen(program, pass_fds=[SOCKET])
-        os.close(SOCKET)
+        worker = [str(BUILD / "tests" / "probe"), "--worker", "--backend", "cuda", "--device", "0"]
+        with theirs:  # the worker expects it as PEER_SOCKET, 3
+            self.process = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3<&0', *worker], stdin=theirs)
         self.ask(OPEN)
 
     def ask(self, kind: int, a: int = 0, b: int = 0, c: int = 0, descriptor: int = -1) -> tuple[int, int, int, int]:
