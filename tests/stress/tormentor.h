@@ -340,8 +340,8 @@ static void stand_still(struct tormentor *tormentor)
 		while ((standing = atomic_load(&stage->standing[slot])) < THREADS)
 			if (futex_wait(&stage->standing[slot], standing, PATIENCE_MS * INT64_C(1000000)) ==
 				-ETIMEDOUT) {
-				violation(
-					"worker %u: %u of %d threads stand still after 30 s", slot, standing, THREADS);
+				violation("worker %u: %u of %d threads stand still after %d s", slot, standing, THREADS,
+					PATIENCE_MS / 1000);
 				break;
 			}
 		if (standing >= THREADS && atomic_load(&stage->lost[slot]) && lost_replace(tormentor, slot))
