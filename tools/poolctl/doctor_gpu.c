@@ -35,6 +35,7 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	struct gpu_device_info info;
 	struct gpu *gpu;
 	uint64_t granularity;
+	bool timeline;
 	int error = cuda->device_info(index, &info);
 
 	if (!error)
@@ -50,10 +51,15 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 		return;
 	}
 	gpu_granularity(gpu, &granularity); /* of an open device, it cannot fail */
-	doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s", index,
-		info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
-		info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no",
+	timeline = info.capabilities & GPU_CAP_TIMELINE;
+	doctor_add(doctor, timeline ? DOCTOR_OK : DOCTOR_FAIL, "GPU",
+		"device %d, %s, %s, granularity %s, timeline %s, kernels %s", index, info.name,
+		bytes_text(info.memory_bytes).text, bytes_text(granularity).text, timeline ? "yes" : "no",
 		kernels_check(doctor, cuda, index, info.capabilities));
+	if (!timeline)
+		doctor_advise(doctor,
+			"gpoold refuses this device: its streams cannot write and wait for 64-bit words; install a later driver, "
+			"or use another GPU");
 	if (!doctor->agent_answers)
 		doctor->handles += info.memory_bytes / granularity;
 	gpu_close(gpu);
