@@ -58,7 +58,8 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 		kernels_check(doctor, cuda, index, info.capabilities));
 	if (!timeline)
 		doctor_advise(doctor,
-			"gpoold refuses this device: its streams cannot write and wait for 64-bit words; install a later driver, "
+			"gpoold refuses this device: its streams cannot write and wait for 64-bit words; install a "
+			"later driver, "
 			"or use another GPU");
 	if (!doctor->agent_answers)
 		doctor->handles += info.memory_bytes / granularity;
