@@ -19,11 +19,15 @@ struct settings settings = {
 	.ipc_event = true,
 	.pools = true,
 	.rdma = true,
+	.vmm = true,
+	.descriptors = true,
 	.host_alias = true,
 	.aligned = true,
 };
 
 struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+enum { KINDS_MAX = 256 };
 
 /* Calls by name, in the order of their first use. */
 static struct {
@@ -31,8 +35,14 @@ static struct {
 	uint64_t count, modeled_us;
 	uint64_t fail_at; /* the call that fails; 0: none */
 	CUresult fail_with;
-} calls[256];
+} calls[KINDS_MAX];
 static unsigned call_kinds;
+
+/* The same for one thread: how often it has made each call, and the modeled time of all its calls. */
+static _Thread_local struct {
+	uint64_t counts[KINDS_MAX];
+	uint64_t modeled_us;
+} thread;
 
 /*
  * The costs that have been published, in microseconds: measurements on an A100 of a page of 2 MiB (kvcached). Other
@@ -54,7 +64,7 @@ static unsigned call_find(const char *name)
 	for (i = 0; i < call_kinds; i++)
 		if (strlen(calls[i].name) == length && strncmp(calls[i].name, name, length) == 0)
 			return i;
-	if (call_kinds == sizeof(calls) / sizeof(*calls) || length >= COST_MAX)
+	if (call_kinds == KINDS_MAX || length >= COST_MAX)
 		driver_undefined("too many names of calls: %s", name);
 	memcpy(calls[i].name, name, length);
 	return call_kinds++;
@@ -141,6 +151,31 @@ int gpuDoubleFailed(void)
 	return (int)fault;
 }
 
+/*
+ * For tests: gpuDoubleThreadCalls() - return the name of the kind of call with this number, from 0, and how often the
+ * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleThreadModeled() - return the time of the
+ * calling thread's calls in the cost model, in microseconds.
+ */
+__attribute__((visibility("default"))) const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
+__attribute__((visibility("default"))) uint64_t gpuDoubleThreadModeled(void);
+
+const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count)
+{
+	const char *name;
+
+	pthread_mutex_lock(&driver.lock);
+	name = kind < call_kinds ? calls[kind].name : NULL;
+	pthread_mutex_unlock(&driver.lock);
+	if (name)
+		*count = thread.counts[kind];
+	return name;
+}
+
+uint64_t gpuDoubleThreadModeled(void)
+{
+	return thread.modeled_us;
+}
+
 void driver_poll(unsigned *round)
 {
 	struct timespec wait = {.tv_nsec = *round < 50 ? 20000 : 500000};
@@ -186,7 +221,8 @@ static void setting_apply(const char *key, const char *value)
 		const char *key;
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
-		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
+		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"vmm", &settings.vmm},
+		{"descriptors", &settings.descriptors}, {"host_alias", &settings.host_alias},
 		{"cpu_access", &settings.cpu_access}, {"aligned", &settings.aligned},
 		{"unmap_waits", &settings.unmap_waits}, {"fork", &settings.fork}, {"delay", &settings.delay},
 		{"late", &settings.late}};
@@ -284,6 +320,8 @@ CUresult call_enter(const char *name, unsigned needs)
 	calls[call].count++;
 	us = cost_us(calls[call].name);
 	calls[call].modeled_us += us;
+	thread.counts[call]++;
+	thread.modeled_us += us;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};

@@ -43,13 +43,14 @@ struct settings {
 	bool ipc_event;
 	bool pools;
 	bool rdma;
-	bool host_alias;  /* registered host memory has another address on the device */
-	bool cpu_access;  /* the CPU can access device memory at its device address */
-	bool aligned;     /* by default, an address range is aligned to the granularity */
-	bool unmap_waits; /* cuMemUnmap and cuMemSetAccess wait for all queued work */
-	bool fork;        /* a child of fork() may call cuInit() */
-	bool delay;       /* calls last as long as the cost model says */
-	bool late;        /* the last queued operation that seems ready runs first; see stream.c */
+	bool vmm, descriptors; /* virtual memory management, and memory exported as descriptors */
+	bool host_alias;       /* registered host memory has another address on the device */
+	bool cpu_access;       /* the CPU can access device memory at its device address */
+	bool aligned;          /* by default, an address range is aligned to the granularity */
+	bool unmap_waits;      /* cuMemUnmap and cuMemSetAccess wait for all queued work */
+	bool fork;             /* a child of fork() may call cuInit() */
+	bool delay;            /* calls last as long as the cost model says */
+	bool late;             /* the last queued operation that seems ready runs first; see stream.c */
 	enum { PARTIAL_REFUSED, PARTIAL_EXACT, PARTIAL_ROUNDED } partial; /* access on a part of an allocation */
 	uint64_t faults;  /* about one of this number of queued operations fails; 0: none */
 	uint64_t seed;    /* of `faults` */

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -27,6 +28,8 @@
 
 void gpuDoubleFault(void);
 int gpuDoubleFailed(void);
+const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
+uint64_t gpuDoubleThreadModeled(void);
 
 static const size_t PAGE = 2 << 20;
 static CUcontext context;
@@ -417,6 +420,53 @@ static void test_a_fault_is_sticky_and_drops_work(void **state)
 	assert_int_equal(*word, 1); /* for ever */
 }
 
+/* Return how often this thread has made a call. */
+static uint64_t thread_calls(const char *wanted)
+{
+	const char *name;
+	uint64_t count;
+
+	for (unsigned kind = 0; (name = gpuDoubleThreadCalls(kind, &count)); kind++)
+		if (strcmp(name, wanted) == 0)
+			return count;
+	return 0;
+}
+
+static void *other_thread(void *result)
+{
+	CUmemGenericAllocationHandle handle = create(PAGE);
+	uint64_t *found = result;
+
+	OK(cuMemRelease(handle));
+	found[0] = thread_calls("cuMemCreate");
+	found[1] = gpuDoubleThreadModeled();
+	return NULL;
+}
+
+/* A version, as in cuMemAlloc_v2, is no part of a name. Refused calls count. */
+static void test_calls_are_counted_for_each_thread(void **state)
+{
+	uint64_t creates = thread_calls("cuMemCreate"), allocs = thread_calls("cuMemAlloc");
+	uint64_t modeled = gpuDoubleThreadModeled(), found[2];
+	CUdeviceptr at;
+	pthread_t other;
+
+	(void)state;
+	assert_int_equal(pthread_create(&other, NULL, other_thread, found), 0);
+	assert_int_equal(pthread_join(other, NULL), 0);
+	assert_int_equal(found[0], 1);
+	assert_int_equal(found[1], 193);
+	assert_int_equal(thread_calls("cuMemCreate"), creates);
+	OK(cuMemRelease(create(PAGE)));
+	OK(cuMemAlloc(&at, PAGE));
+	OK(cuMemFree(at));
+	REFUSED(INVALID_VALUE, cuMemAlloc(&at, 0));
+	assert_int_equal(thread_calls("cuMemCreate"), creates + 1);
+	assert_int_equal(thread_calls("cuMemAlloc"), allocs + 2);
+	assert_int_equal(thread_calls("cuMemAlloc_v2"), 0);
+	assert_int_equal(gpuDoubleThreadModeled(), modeled + 193);
+}
+
 /* Run a function in a child, which has not called cuInit(). Return the child's wait status. */
 static int status_of(int (*function)(void))
 {
@@ -443,6 +493,7 @@ int main(void)
 		cmocka_unit_test(test_events_keep_their_rules),
 		cmocka_unit_test(test_a_replay_writes_the_old_number),
 		cmocka_unit_test(test_a_capture_refuses_what_would_wait),
+		cmocka_unit_test(test_calls_are_counted_for_each_thread),
 		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
 	};
 	char folder[] = "/dev/shm/gpu-double-test-XXXXXX", command[64];

@@ -49,7 +49,8 @@ COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold a
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
 
 # The double of NVIDIA's driver: with $(B)/tests/driver in LD_LIBRARY_PATH, programs use it as they use the driver.
-DRIVER_TESTS := $(notdir $(basename $(wildcard tests/driver/test_*.c)))
+DRIVER_CALLS := $(notdir $(basename $(wildcard tests/driver/test_driver_calls*.c)))
+DRIVER_TESTS := $(filter-out $(DRIVER_CALLS),$(notdir $(basename $(wildcard tests/driver/test_*.c))))
 DRIVER_OBJ := $(call obj,$(filter-out tests/driver/test_%,$(wildcard tests/driver/*.c)))
 $(call obj,$(wildcard tests/driver/*.c tests/driver/*/*.c)): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
 $(B)/tests/driver/libcuda.so.1: $(DRIVER_OBJ) $(EMULATED_OBJ)
@@ -60,6 +61,8 @@ $(B)/tests/driver/libnvidia-ml.so.1: $(B)/obj/tests/driver/nvml/nvml.o
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $^ -ldl
 $(addprefix $(B)/tests/,$(DRIVER_TESTS)): $(B)/tests/%: $(B)/obj/tests/driver/%.o $(B)/tests/driver/libcuda.so.1
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^ -lcmocka
+# These use the double as the other tests of the back end do (tests/driver/run), with a gpoold.
+$(foreach t,$(DRIVER_CALLS),$(eval $(call test_rule,driver,$(t))))
 .PHONY: driver-double
 driver-double: $(B)/tests/driver/libcuda.so.1 $(B)/tests/driver/libnvidia-ml.so.1
 

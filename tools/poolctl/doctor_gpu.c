@@ -35,6 +35,7 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	struct gpu_device_info info;
 	struct gpu *gpu;
 	uint64_t granularity;
+	bool timeline;
 	int error = cuda->device_info(index, &info);
 
 	if (!error)
@@ -42,24 +43,26 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	if (error) {
 		doctor_add(doctor, DOCTOR_FAIL, "GPU", "cannot open device %d: %s; %s", index, strerror(-error),
 			gpu_error_text());
-		doctor_advise(doctor, "check the device with nvidia-smi, and the permissions of /dev/nvidia*");
+		doctor_advise(doctor, "%s",
+			error == -EOPNOTSUPP
+				? "gpool needs a GPU and a driver with virtual memory management and shareable "
+				  "handles: Pascal or later, CUDA 10.2 or later; not all vGPUs have them"
+				: "check the device with nvidia-smi, and the permissions of /dev/nvidia*");
 		return;
 	}
-	error = gpu_granularity(gpu, &granularity);
-	if (error) {
-		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s, has no virtual memory management: %s", index,
-			info.name, gpu_error_text());
+	gpu_granularity(gpu, &granularity); /* of an open device, it cannot fail */
+	timeline = info.capabilities & GPU_CAP_TIMELINE;
+	doctor_add(doctor, timeline ? DOCTOR_OK : DOCTOR_FAIL, "GPU",
+		"device %d, %s, %s, granularity %s, timeline %s, kernels %s", index, info.name,
+		bytes_text(info.memory_bytes).text, bytes_text(granularity).text, timeline ? "yes" : "no",
+		kernels_check(doctor, cuda, index, info.capabilities));
+	if (!timeline)
 		doctor_advise(doctor,
-			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or "
-			"later");
-	} else {
-		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s",
-			index, info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
-			info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no",
-			kernels_check(doctor, cuda, index, info.capabilities));
-		if (!doctor->agent_answers)
-			doctor->handles += info.memory_bytes / granularity;
-	}
+			"gpoold refuses this device: its streams cannot write and wait for 64-bit words; install a "
+			"later driver, "
+			"or use another GPU");
+	if (!doctor->agent_answers)
+		doctor->handles += info.memory_bytes / granularity;
 	gpu_close(gpu);
 }
 
@@ -70,10 +73,14 @@ static void driver_check(struct doctor *doctor)
 	char version[256];
 
 	if (count <= 0) {
-		doctor_add(doctor, DOCTOR_INFO, "NVIDIA driver", count < 0 ? "no driver" : "driver without a device");
-		doctor_advise(doctor,
-			"to use GPUs, install the driver (libcuda.so.1), or start the container with the NVIDIA "
-			"runtime; the back end \"host\" needs no driver");
+		bool absent = count == 0 || count == -ENODEV;
+
+		doctor_add(doctor, absent ? DOCTOR_INFO : DOCTOR_FAIL, "NVIDIA driver", "%s",
+			count < 0 ? gpu_error_text() : "driver without a device");
+		doctor_advise(doctor, "%s",
+			absent ? "to use GPUs, install the driver (libcuda.so.1), or start the container with the "
+				 "NVIDIA runtime; the back end \"host\" needs no driver"
+			       : "install a driver of CUDA 10.2 or later, and check it with nvidia-smi");
 		return;
 	}
 	if (!doctor_read("/proc/driver/nvidia/version", version, sizeof(version)))

@@ -1,0 +1,160 @@
+/*
+ * calls.h - assert the calls of the driver that a public call makes. The rows CALLS(), NEVER() and UNMEASURED() of the
+ * two programs that include this header are the table of docs/driver_calls.md (tests/docs/driver_calls).
+ *
+ * Method: the driver's double counts the calls of each thread, so other threads of the library do not disturb.
+ */
+#ifndef GPOOL_TESTS_CALLS_H
+#define GPOOL_TESTS_CALLS_H
+
+#include "tests/integration/kv_view.h"
+
+#include <dlfcn.h>
+
+enum { KINDS = 256 };
+
+static const char *(*double_calls)(unsigned kind, uint64_t *count);
+static uint64_t calls_before[KINDS];
+static int calls_wrong;
+
+/* Return the number of calls of a kind that this thread has made since `before`. */
+static inline uint64_t calls_of(const uint64_t *before, const char *wanted)
+{
+	const char *name;
+	uint64_t count;
+
+	for (unsigned kind = 0; (name = double_calls(kind, &count)); kind++)
+		if (!strcmp(name, wanted))
+			return count - before[kind];
+	return 0;
+}
+
+static inline void calls_begin(void)
+{
+	uint64_t count;
+
+	if (!double_calls) {
+		void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+
+		*(void **)&double_calls = driver ? dlsym(driver, "gpuDoubleThreadCalls") : NULL;
+	}
+	assert_non_null(double_calls);
+	memset(calls_before, 0, sizeof(calls_before));
+	for (unsigned kind = 0; double_calls(kind, &count); kind++) {
+		assert_true(kind < KINDS);
+		calls_before[kind] = count;
+	}
+}
+
+static inline int calls_compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Return the number of a name in a text of calls_end(); 0: the text does not have it. */
+static inline uint64_t calls_expected(const char *text, const char *name)
+{
+	size_t length = strlen(name);
+
+	while (*text) {
+		if (!strncmp(text, name, length) && strchr(", ", text[length]))
+			return text[length] == ' ' ? strtoull(text + length, NULL, 10) : 1;
+		text += strcspn(text, ",");
+		text += strspn(text, ", ");
+	}
+	return 0;
+}
+
+/*
+ * Compare the calls since calls_begin() with `expected`: names and counts above 1, in alphabetical order, and the
+ * number of frames. most: each count may be less. A frame is the four calls with which the back end enters and leaves
+ * its context. The queries of a call that waits for a stream depend on the time, so they are omitted unless the text
+ * names them.
+ */
+static inline void calls_end(int line, const char *what, const char *expected, bool most)
+{
+	static const char *const frame[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode"};
+	uint64_t frames, queries = calls_of(calls_before, "cuStreamQuery"), count;
+	const char *name, *names[KINDS];
+	char found[1024] = "", *end = found;
+	bool less = true;
+	unsigned kinds = 0;
+
+	frames = calls_of(calls_before, frame[0]);
+	assert_int_equal(calls_of(calls_before, frame[1]), frames);
+	assert_int_equal(calls_of(calls_before, frame[2]), 2 * frames);
+	if (strstr(expected, "cuStreamQuery"))
+		queries = 0;
+	for (unsigned kind = 0; (name = double_calls(kind, &count)); kind++)
+		if (count > calls_before[kind] && strcmp(name, frame[0]) && strcmp(name, frame[1]) &&
+			strcmp(name, frame[2]))
+			names[kinds++] = name;
+	qsort(names, kinds, sizeof(*names), calls_compare);
+	for (unsigned i = 0; i < kinds; i++) {
+		count = calls_of(calls_before, names[i]);
+		if (!strcmp(names[i], "cuStreamQuery") || !strcmp(names[i], "cuStreamIsCapturing"))
+			count -= queries;
+		less = less && count <= calls_expected(expected, names[i]);
+		if (count)
+			end += snprintf(end, sizeof(found) - (size_t)(end - found), count > 1 ? "%s%s %llu" : "%s%s",
+				end > found ? ", " : "", names[i], (unsigned long long)count);
+		assert_true(end < found + sizeof(found) - 100);
+	}
+	frames -= queries;
+	if (frames)
+		sprintf(end, "%s%llu frame%s", end > found ? ", " : "", (unsigned long long)frames,
+			frames > 1 ? "s" : "");
+	if (most ? !less : strcmp(found, expected) != 0) {
+		printf("line %d: calls of the driver: '%s'\n    instead of %s'%s'\n    by %s\n", line, found,
+			most ? "at most " : "", expected, what);
+		calls_wrong++;
+	}
+}
+
+/*
+ * CALLS() - make a call that succeeds, in a situation, and compare its calls of the driver with a text. A situation is
+ * "steady", "always" (which is the worst case too), or describes a case of
+ * more calls; the first two may be followed by ": WHAT".
+ */
+#define CALLS(call, situation, text) CALLS_RETURN(call, >= 0, text, false)
+/* CALLS_MOST() - the same if there may be fewer calls, since they depend on the time or on other threads. */
+#define CALLS_MOST(call, situation, text) CALLS_RETURN(call, >= 0, text, true)
+/* CALLS_ERROR() - the same for a call that returns this error. */
+#define CALLS_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, false)
+/* CALLS_VOID() - the same for a function without a result. */
+#define CALLS_VOID(call, situation, text) \
+	do { \
+		calls_begin(); \
+		call; \
+		calls_end(__LINE__, #call, text, false); \
+	} while (0)
+#define CALLS_RETURN(call, condition, text, most) \
+	do { \
+		int64_t result_; \
+		calls_begin(); \
+		result_ = (int64_t)(call); \
+		calls_end(__LINE__, #call, text, most); \
+		if (!(result_ condition)) \
+			fail_msg("line %d: %s: %lld, %s", __LINE__, #call, (long long)result_, \
+				gpool_last_error((int)result_)); \
+	} while (0)
+/*
+ * NEVER() - make a call that, according to its source, uses the driver in no situation, except in idle callbacks
+ * (client/core/idle.h).
+ */
+#define NEVER(call) CALLS_VOID((void)(call), "", "")
+/* A pool of 64 pages, each a handle. A lease grows by single pages, and keeps all pages that it has had. */
+static const char *const steady[] = {
+	"--pool", POOL, CALM, "--set", "lease.idle=1h", "--set", "lease.keep_pages=64", NULL};
+
+/* UNMEASURED() - a situation of more calls which these tests do not produce; the text is not asserted. */
+#define UNMEASURED(call, situation, text)
+
+static inline int calls_result(int failed)
+{
+	if (calls_wrong)
+		printf("FAIL %d rows differ from the calls that were made\n", calls_wrong);
+	return failed || calls_wrong;
+}
+
+#endif

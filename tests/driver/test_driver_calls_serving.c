@@ -1,0 +1,454 @@
+/*
+ * test_driver_calls_serving.c - the calls of the driver that KV caches, adapters, batches and schedulers make; see
+ * calls.h.
+ *
+ * Goal: each public call makes exactly the calls of the driver in docs/driver_calls.md. Method: each test produces the
+ * situations of one part. A KV cache has blocks of an eighth of a page; a page is a handle.
+ */
+#include "tests/driver/calls.h"
+#include "tests/integration/lora_engine.h"
+
+static const struct gpool_fence none;
+
+/* ---- KV caches ---- */
+
+static void test_kv(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_layout layout = {.size = sizeof(layout)};
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	struct gpool_kv_batch limits = GPOOL_KV_BATCH_INIT;
+	struct gpool_kv_stats stats = {.size = sizeof(stats)};
+	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
+	const struct gpool_kv_shape shape = SMALL;
+	struct gpool_kv_pair pairs[2];
+	uint64_t sequence, child, victim, slot, address;
+	uint32_t tokens = 4, count;
+	const int32_t *blocks;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(64);
+	options.stream = stream;
+	CALLS(gpool_kv_create(worker, &options, &kv), "always",
+		"cuMemAddressReserve 2, cuMemHostGetDevicePointer, cuMemHostRegister, 3 frames");
+	NEVER(gpool_kv_layout(kv, &layout));
+	NEVER(gpool_kv_address(kv, 0, &address));
+	CALLS(gpool_kv_can_allocate(kv, 4, &need), "steady", "");
+	CALLS(gpool_kv_can_batch(kv, &tokens, 1, &limits, &need), "steady", "");
+	NEVER(gpool_kv_oom_info(kv, &need));
+	request.tokens = 4;
+	CALLS(gpool_kv_allocate(kv, &request, &sequence), "the cache needs a page",
+		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
+	CALLS(gpool_kv_append(kv, sequence, 1, &slot), "steady", "");
+	CALLS(gpool_kv_append(kv, sequence, 30, NULL), "the cache needs a page",
+		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
+	CALLS(gpool_kv_fork(kv, sequence, &child), "steady", "");
+	CALLS(gpool_kv_append(kv, child, 1, &slot), "the last block is shared", "cuMemcpyAsync, 1 frame");
+	NEVER(gpool_kv_table(kv, sequence, &blocks, &count));
+	CALLS(gpool_kv_sync(kv), "the tables of two sequences have changed",
+		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, cuMemcpyAsync 2, cuStreamIsCapturing 2, "
+		"cuStreamWriteValue64, 6 frames");
+	CALLS(gpool_kv_sync(kv), "steady: nothing has changed", "");
+	assert_int_equal(gpool_kv_append(kv, sequence, 4, &slot), 0);
+	CALLS(gpool_kv_sync(kv), "the table of one sequence has changed",
+		"cuMemcpyAsync, cuStreamIsCapturing 2, cuStreamWriteValue64, 2 frames");
+	NEVER(gpool_kv_validate(kv, sequence, blocks[0], &shape));
+	NEVER(gpool_kv_sequence_info(kv, sequence, &info));
+	CALLS(gpool_kv_stats(kv, &stats), "steady", "");
+	pairs[0] = (struct gpool_kv_pair){block_at(child, 8), block_at(sequence, 8)};
+	pairs[1] = (struct gpool_kv_pair){block_at(child, 8), block_at(sequence, 9)};
+	CALLS(gpool_kv_copy_blocks(kv, pairs, 1), "steady: one block", "cuMemcpyAsync, 1 frame");
+	CALLS(gpool_kv_copy_blocks(kv, pairs, 2), "two blocks", "cuMemcpyAsync 2, 2 frames");
+	CALLS(gpool_kv_preempt(kv, child, &victim), "steady", "");
+	NEVER(gpool_kv_waiting(kv, &victim));
+	CALLS(gpool_kv_resume(kv, child), "the cache needs a page",
+		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
+	CALLS(gpool_kv_compact(kv, 8), "steady", "");
+	CALLS(gpool_kv_free(kv, child), "a page is no longer used",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	CALLS(gpool_kv_allocate(kv, &request, &sequence), "steady", "");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	CALLS(gpool_kv_destroy(kv), "always",
+		"cuMemAddressFree 2, cuMemHostUnregister, cuMemUnmap 2, cuStreamIsCapturing 2, cuStreamSynchronize 2, "
+		"7 frames");
+	UNMEASURED(gpool_kv_can_allocate, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_can_batch, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
+}
+
+/* Free blocks of several chunks, so that there are blocks to move. */
+static void test_kv_compact(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequences[8], victim;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(64);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	for (int i = 0; i < 8; i++)
+		sequences[i] = allocated(4 * BLOCK_TOKENS, 0, 0);
+	for (int i = 1; i < 8; i += 2)
+		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
+	settle();
+	CALLS(gpool_kv_compact(kv, 4), "four blocks are moved",
+		"cuMemcpyAsync 4, cuStreamIsCapturing 2, cuStreamWriteValue64, 5 frames");
+	settle();
+	CALLS(gpool_kv_preempt(kv, sequences[0], &victim), "a page is no longer used", "");
+	assert_int_equal(gpool_kv_free(kv, sequences[2]), 0);
+	CALLS(gpool_kv_resume(kv, sequences[0]), "steady", "");
+	UNMEASURED(gpool_kv_fork, "the pages of free blocks were evicted", "as gpool_kv_allocate()");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_kv_offload(void **state)
+{
+	struct gpool_kv_offload_info info = {.size = sizeof(info)};
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
+	struct gpool_kv_options options;
+	uint64_t sequence, victim;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(64);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	CALLS(gpool_kv_host_reserve(kv, 48 * BLOCK_BYTES), "always",
+		"cuMemHostGetDevicePointer, cuMemHostRegister, 1 frame");
+	NEVER(gpool_kv_offload_info(kv, &info));
+	sequence = allocated(4 * BLOCK_TOKENS, 0, 0);
+	settle();
+	CALLS(gpool_kv_offload(kv, sequence, 0, &victim), "steady: a run of four blocks",
+		"cuMemcpyAsync, cuStreamIsCapturing 2, cuStreamWriteValue64, 2 frames");
+	CALLS(gpool_kv_prefetch(kv, sequence), "steady", "");
+	CALLS(gpool_kv_resume(kv, sequence), "a run of four blocks was offloaded", "cuMemcpyAsync, 1 frame");
+	settle();
+	if (worker->capabilities & GPU_CAP_KERNELS) {
+		CALLS(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, &victim),
+			"GPOOL_KV_OFFLOAD_INT8, the first of the cache and of the process",
+			"cuLaunchKernel, cuMemHostGetDevicePointer, cuMemHostRegister, cuMemImportFromShareableHandle "
+			"8, cuMemMap 8, cuMemSetAccess, cuMemcpyAsync 3, cuModuleGetFunction, cuModuleLoadData, "
+			"cuStreamIsCapturing 6, cuStreamWriteValue64 3, 18 frames");
+		settle();
+		CALLS(gpool_kv_quant_error(kv, sequence, &loss), "steady", "");
+		CALLS(gpool_kv_resume(kv, sequence), "a run of four blocks was offloaded with GPOOL_KV_OFFLOAD_INT8",
+			"cuLaunchKernel, cuMemcpyAsync, cuModuleGetFunction, cuStreamIsCapturing 2, "
+			"cuStreamWriteValue64, 3 frames");
+		settle();
+		CALLS(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, &victim), "GPOOL_KV_OFFLOAD_INT8",
+			"cuLaunchKernel, cuMemcpyAsync 3, cuStreamIsCapturing 6, cuStreamWriteValue64 3, 7 frames");
+	}
+	UNMEASURED(gpool_kv_prefetch, "blocks of the pool were spilled (GPOOL_KV_OFFLOAD_POOL)", "as gpool_alloc()");
+	UNMEASURED(gpool_kv_quant_error, "the work is not done", "as gpool_fence_done()");
+	UNMEASURED(gpool_kv_offload, "GPOOL_KV_OFFLOAD_POOL", "as gpool_alloc(), and a copy for each run of blocks");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_kv_prefix(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
+	struct gpool_kv_prefix prefix;
+	uint32_t ids[64], tokens;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(64);
+	options.flags = GPOOL_KV_PREFIXES;
+	options.model[0] = 9;
+	options.pool_blocks = 64;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	for (uint32_t i = 0; i < 64; i++)
+		ids[i] = i;
+	prefix = prefix_of(ids, 64);
+	request.tokens = 64;
+	CALLS(gpool_kv_prefix_find(kv, &prefix, &found), "steady", "");
+	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens), "the cache needs two pages",
+		"cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess, 4 frames");
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 16);
+	CALLS_MOST(gpool_kv_prefix_share(kv, sequence, ANSWER_MS), "two pages are published",
+		"cuMemMap 2, cuMemSetAccess 2, cuStreamIsCapturing 8, cuStreamWriteValue64 4, 8 frames");
+	CALLS(gpool_kv_prefix_share(kv, sequence, ANSWER_MS), "steady: all are published",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	CALLS_MOST(gpool_kv_free(kv, sequence), "two pages were published",
+		"cuMemUnmap 2, cuStreamIsCapturing 4, cuStreamWriteValue64 2, 4 frames");
+	CALLS_MOST(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens),
+		"two pages of the prefix are in the pool",
+		"cuMemMap 2, cuMemSetAccess 2, cuStreamIsCapturing 2, cuStreamWriteValue64, 5 frames");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	settle();
+	CALLS_MOST(gpool_kv_prefix_evict(kv, UINT32_MAX), "two pages are no longer used",
+		"cuMemUnmap 2, cuStreamIsCapturing 4, cuStreamWriteValue64 2, 4 frames");
+	/* The first of these records the fences for which the other one waits. */
+	for (int i = 0; i < 2; i++) {
+		settle();
+		assert_true(gpool_kv_prefix_evict(kv, UINT32_MAX) >= 0);
+	}
+	CALLS(gpool_kv_prefix_evict(kv, UINT32_MAX), "steady: nothing is cached", "");
+	request.tokens = 8;
+	prefix.count = 8;
+	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens),
+		"one page of the prefix is in the pool", "cuMemMap, cuMemSetAccess, 2 frames");
+	UNMEASURED(gpool_kv_prefix_find, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_prefix_publish, "offered pages of the cache were evicted", "as gpool_free()");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+/* A cache that shares no prefixes with the pool. */
+static void test_kv_prefix_own(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_prefix prefix;
+	uint32_t ids[64], tokens;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(64);
+	options.flags = GPOOL_KV_PREFIXES;
+	options.model[0] = 9;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	for (uint32_t i = 0; i < 64; i++)
+		ids[i] = i;
+	prefix = prefix_of(ids, 64);
+	request.tokens = 64;
+	assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens), 0);
+	CALLS(gpool_kv_prefix_publish(kv, sequence, &prefix), "steady", "");
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens), "steady: the prefix is cached", "");
+	CALLS(gpool_kv_free(kv, sequence), "steady: the cache keeps the prefix",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	CALLS(gpool_kv_prefix_evict(kv, UINT32_MAX), "two pages of the cache are no longer used",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_kv_group(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	struct gpool_kv_span span = {.size = sizeof(span)};
+	struct gpool_kv_group *group;
+	struct gpool_kv *caches[2];
+	uint64_t sequence, child, victim, slot;
+	uint32_t member;
+
+	(void)state;
+	worker_open(steady);
+	for (int i = 0; i < 2; i++) {
+		options = small_options(32);
+		assert_int_equal(gpool_kv_create(worker, &options, &caches[i]), 0);
+	}
+	NEVER(gpool_kv_group_create(caches, 2, 8 * BLOCK_TOKENS, &group));
+	CALLS(gpool_kv_group_can_allocate(group, 4, &member, &need), "steady", "");
+	NEVER(gpool_kv_group_oom_info(group, &member, &need));
+	request.tokens = 9 * BLOCK_TOKENS;
+	CALLS(gpool_kv_group_allocate(group, &request, &sequence), "two caches need a page each",
+		"cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess 2, 6 frames");
+	CALLS(gpool_kv_group_append(group, sequence, 1, &member, &slot), "steady", "");
+	CALLS(gpool_kv_group_fork(group, sequence, &child), "steady", "");
+	CALLS(gpool_kv_group_append(group, child, 1, &member, &slot), "the last block is shared",
+		"cuMemcpyAsync, 1 frame");
+	NEVER(gpool_kv_group_span(group, sequence, 0, &span));
+	CALLS(gpool_kv_group_preempt(group, child, &victim), "steady", "");
+	CALLS(gpool_kv_group_resume(group, child), "a cache needs a page",
+		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
+	assert_true(gpool_kv_group_preempt(group, child, &victim) > 0);
+	CALLS(gpool_kv_group_resume(group, child), "steady", "");
+	CALLS(gpool_kv_group_free(group, child), "a page of a cache is no longer used",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
+	CALLS(gpool_kv_group_allocate(group, &request, &sequence), "steady", "");
+	assert_int_equal(gpool_kv_group_fork(group, sequence, &child), 0);
+	CALLS(gpool_kv_group_free(group, child), "steady: the blocks are shared", "");
+	CALLS_VOID(gpool_kv_group_destroy(group), "steady: one sequence",
+		"cuStreamIsCapturing 4, cuStreamWriteValue64 2, 2 frames");
+	UNMEASURED(gpool_kv_group_can_allocate, "in each cache", "as gpool_kv_can_allocate()");
+	UNMEASURED(gpool_kv_group_fork, "in each cache", "as gpool_kv_fork()");
+	UNMEASURED(gpool_kv_group_preempt, "in each cache", "as gpool_kv_preempt()");
+	UNMEASURED(gpool_kv_group_destroy, "for each sequence", "as gpool_kv_group_free()");
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_kv_destroy(caches[i]), 0);
+}
+
+/* ---- adapters ---- */
+
+static struct engine engine;
+
+static void test_adapters(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora_info info = {.size = sizeof(info)};
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+	struct gpool_lora_weights weights;
+	struct gpool_lora *lora;
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id, found;
+
+	(void)state;
+	worker_open(steady);
+	engine_adapters_begin();
+	engine_adapter(16, SAFETENSORS_F32);
+	snprintf(path, sizeof(path), "%s/0", engine_folder);
+	options.element = GPOOL_LORA_BF16;
+	options.load_threads = 2;
+	CALLS(gpool_lora_create(worker, &options, &lora), "always: two loader threads",
+		"cuMemHostGetDevicePointer 2, cuMemHostRegister 2, cuStreamCreate 2, 4 frames");
+	NEVER(gpool_lora_register(lora, "a", path, &id, why));
+	NEVER(gpool_lora_find(lora, "a", &found));
+	CALLS(gpool_lora_acquire(lora, id, -1), "the adapter is loaded, by threads of the library", "");
+	CALLS(gpool_lora_acquire(lora, id, -1), "steady: the adapter is resident", "");
+	CALLS(gpool_lora_acquire_async(lora, id, -1), "steady: the adapter is resident", "");
+	NEVER(gpool_lora_wait_layer(lora, id, 0, -1));
+	NEVER(gpool_lora_weights(lora, id, 0, "model.layers.*.q", &weights));
+	NEVER(gpool_lora_info(lora, id, &info));
+	NEVER(gpool_lora_stats(lora, &stats));
+	NEVER(gpool_lora_last_error(lora, id, why));
+	CALLS(gpool_lora_prefetch(lora, id), "steady: the adapter is resident", "");
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, id, none), 0);
+	CALLS(gpool_lora_release(lora, id, none), "steady", "");
+	CALLS(gpool_lora_unload(lora, id), "steady", "");
+	UNMEASURED(gpool_lora_unload, "scattered pages", "as gpool_free()");
+	CALLS(gpool_lora_prefetch(lora, id), "the adapter is loaded, by threads of the library", "");
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_release(lora, id, none), 0);
+	CALLS(gpool_lora_unregister(lora, id), "steady", "");
+	UNMEASURED(gpool_lora_unregister, "scattered pages", "as gpool_free()");
+	CALLS_MOST(gpool_lora_destroy(lora), "always: two loader threads",
+		"cuEventDestroy 8, cuMemHostUnregister 2, cuStreamDestroy 2, cuStreamIsCapturing 4, "
+		"cuStreamSynchronize 4, 12 frames");
+	UNMEASURED(gpool_lora_acquire_async, "the adapter is an object of another engine",
+		"none: threads of the library open it");
+	UNMEASURED(gpool_lora_release, "the fence of an earlier release is not signaled", "as gpool_fence_done()");
+	assert_int_equal(engine_adapters_end(), 0);
+}
+
+static int engine_stop(void **state)
+{
+	int error;
+
+	if (!engine.pool) /* skipped */
+		return 0;
+	error = engine_close(&engine);
+
+	error |= engine_adapters_end();
+	return error | stop(state);
+}
+
+static void engine_start(void)
+{
+	bool kernels;
+
+	start(steady);
+	worker = open_worker();
+	kernels = worker->capabilities & GPU_CAP_KERNELS;
+	gpool_close(worker);
+	worker = NULL;
+	if (!kernels) {
+		printf("the build has no GPU kernels\n");
+		stop(NULL);
+		skip();
+	}
+	engine_adapters_begin();
+	for (uint32_t i = 0; i < 3; i++)
+		engine_adapter(8, SAFETENSORS_F32);
+	engine_open(&engine, GPOOL_LORA_BF16);
+}
+
+static void test_batches(void **state)
+{
+	struct gpool_lora_batch_options options;
+	struct gpool_lora_batch *batch;
+	uint32_t adapters[8];
+
+	(void)state;
+	engine_start();
+	options = engine_batch_options(&engine);
+	CALLS(gpool_lora_batch_create(engine.lora, &options, &batch), "always",
+		"cuLaunchKernel 2, cuMemHostGetDevicePointer, cuMemHostRegister, cuMemImportFromShareableHandle, "
+		"cuMemMap, cuMemSetAccess, cuMemsetD32Async, 7 frames");
+	CALLS(gpool_lora_batch_destroy(batch), "always",
+		"cuEventCreate, cuEventRecord, cuMemHostUnregister, cuStreamIsCapturing 4, cuStreamWriteValue64, 4 "
+		"frames");
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[i], -1), 0);
+	for (uint32_t i = 0; i < 8; i++)
+		adapters[i] = engine.ids[i % 2];
+	CALLS(gpool_lora_batch_set(engine.batch, adapters, 8, NULL),
+		"adapters are new in the batch; one of the first four times",
+		"cuEventCreate, cuEventRecord, cuMemcpyAsync 2, cuStreamIsCapturing 4, cuStreamWriteValue64, 5 frames");
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(gpool_lora_batch_set(engine.batch, adapters, 7 - i, NULL), 0);
+	CALLS(gpool_lora_batch_set(engine.batch, adapters, 7, NULL), "steady: the same adapters",
+		"cuEventRecord, cuMemcpyAsync, cuStreamIsCapturing 4, cuStreamWriteValue64, 3 frames");
+	for (uint32_t i = 0; i < 8; i++)
+		adapters[i] = engine.ids[i % 3];
+	CALLS(gpool_lora_batch_set(engine.batch, adapters, 8, NULL), "adapters are new in the batch",
+		"cuEventRecord, cuMemcpyAsync 2, cuStreamIsCapturing 4, cuStreamWriteValue64, 4 frames");
+	CALLS(gpool_lora_batch_apply(engine.batch, 0, 0, (uintptr_t)engine.x, ENGINE_STRIDE, (uintptr_t)engine.y,
+		      ENGINE_STRIDE, engine.stream),
+		"always", "cuLaunchKernel 2, 2 frames");
+	for (uint32_t i = 0; i < 8; i++)
+		adapters[i] = GPOOL_LORA_NONE;
+	assert_int_equal(gpool_lora_batch_set(engine.batch, adapters, 8, NULL), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(gpool_lora_release(engine.lora, engine.ids[i], none), 0);
+}
+
+static void test_scheduler(void **state)
+{
+	struct gpool_lora_scheduler_stats stats = {.size = sizeof(stats)};
+	struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
+	struct gpool_lora_scheduler *scheduler;
+	uint32_t request, second, queue[4];
+
+	(void)state;
+	engine_start();
+	assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[0], -1), 0);
+	NEVER(gpool_lora_scheduler_create(engine.lora, NULL, &scheduler));
+	CALLS(gpool_lora_scheduler_add(scheduler, engine.ids[0], 10, &request), "steady", "");
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, engine.ids[0], 10, &second), 0);
+	CALLS(gpool_lora_scheduler_schedule(scheduler, -1, &schedule), "steady: the adapters are resident", "");
+	CALLS(gpool_lora_scheduler_finish(scheduler, request, none), "steady", "");
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, second, none), 0);
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, engine.ids[0], 10, &request), 0);
+	NEVER(gpool_lora_scheduler_queue(scheduler, queue, 4));
+	CALLS(gpool_lora_scheduler_remove(scheduler, request), "steady", "");
+	NEVER(gpool_lora_scheduler_stats(scheduler, &stats));
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, engine.ids[1], 10, &request), 0);
+	CALLS(gpool_lora_scheduler_schedule(scheduler, -1, &schedule),
+		"an adapter is loaded, by threads of the library", "");
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, none), 0);
+	CALLS(gpool_lora_scheduler_destroy(scheduler), "steady", "");
+	UNMEASURED(gpool_lora_scheduler_add, "the adapter is acquired", "as gpool_lora_acquire_async()");
+	UNMEASURED(gpool_lora_scheduler_finish, "the adapter is released", "as gpool_lora_release()");
+	UNMEASURED(gpool_lora_scheduler_remove, "the adapter is released", "as gpool_lora_release()");
+	UNMEASURED(gpool_lora_scheduler_destroy, "for each request", "as gpool_lora_release()");
+	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], none), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_kv, kv_stop),
+		cmocka_unit_test_teardown(test_kv_compact, kv_stop),
+		cmocka_unit_test_teardown(test_kv_offload, kv_stop),
+		cmocka_unit_test_teardown(test_kv_prefix, kv_stop),
+		cmocka_unit_test_teardown(test_kv_prefix_own, kv_stop),
+		cmocka_unit_test_teardown(test_kv_group, kv_stop),
+		cmocka_unit_test_teardown(test_adapters, kv_stop),
+		cmocka_unit_test_teardown(test_batches, engine_stop),
+		cmocka_unit_test_teardown(test_scheduler, engine_stop),
+	};
+
+	return calls_result(cmocka_run_group_tests(tests, NULL, NULL));
+}
