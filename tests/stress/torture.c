@@ -8,12 +8,12 @@
  * Method: the pool is too small for the workers, which have two threads each, so the agent evicts blocks and reclaims
  * idle pages all the time. Each block holds words that are unique to it, which are verified under every pin. Threads of
  * a worker exchange handles, so that both pin, unpin and free the same blocks. Each thread also has an elastic range
- * whose pages it offers and reclaims, and allocations on a stream. A worker is killed every 50 ms on average and
- * replaced by a new one; others are stopped for some time. About once per second, one of gpoold's own processes except
- * the keeper is killed. On the double of the driver with `faults`, devices of workers and movers also fail at random; a
- * worker whose device has failed must end by itself, since no call may hang. With odd seeds, eviction is adaptive.
- * Stale handles are permitted, wrong contents never. At the end, the workers pause, and the agent's check must have no
- * findings. Then they end, half of them by a kill, and every page must be free.
+ * whose pages it offers and reclaims, and allocations on a stream. A worker is killed every 50 ms on average (250 ms on
+ * `cuda`) and replaced by a new one; others are stopped for some time. About once per second, one of gpoold's own
+ * processes except the keeper is killed. On the double of the driver with `faults`, devices of workers and movers also
+ * fail at random; a worker whose device has failed must end by itself, since no call may hang. With odd seeds, eviction
+ * is adaptive. Stale handles are permitted, wrong contents never. At the end, the workers pause, and the agent's check
+ * must have no findings. Then they end, half of them by a kill, and every page must be free.
  *
  * With --broken, workers use contents that they have unpinned. Wrong contents must then be found within the default
  * time; otherwise the test could not fail. Such a run ends with the first violation, its last line states the violation
@@ -138,6 +138,7 @@ int main(int argc, char **argv)
 	tormentor.agent = &agent;
 	tormentor.directory = agent.directory;
 	tormentor.keeper = spare ? 0 : agent.keeper;
+	tormentor.kill_ms = strcmp(harness_backend(), "cuda") ? KILL_MEAN_MS : CUDA_KILL_MEAN_MS;
 	tormentor.gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS);
 	stage->broken = tormentor.arguments.broken;
 	torment(&tormentor);
