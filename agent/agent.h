@@ -49,7 +49,7 @@ struct agent {
 	 */
 	uint32_t token_pool, token_session;
 	struct exchange_later upgrade_asker; /* the upgrade request that waits for the keeper, if any */
-	struct session *graveyard;           /* ended in this pass of the loop, at whose end they are freed */
+	struct session *graveyard;           /* ended in this pass of the loop; freed at the end of the pass */
 };
 
 int agent_run(const struct module_start *start);

@@ -238,6 +238,9 @@ int gpu_peers_set(struct gpu *gpu, const int *devices, uint32_t count)
 	return gpu->ops->peers_set(gpu, devices, count);
 }
 
+/* Calls of this thread, on all devices. Unlike those of a device, they exclude the calls of background threads. */
+static _Thread_local uint64_t thread_calls[GPU_CALL_KINDS];
+
 /* call_begin() - count a call, and check the device, the permission, the arguments and the injected fault. */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {
@@ -247,6 +250,7 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 	if (!gpu)
 		return gpu_fail(-EINVAL, "%s: no device is open", call_names[call]);
 	number = atomic_fetch_add_explicit(&gpu->calls[call], 1, memory_order_relaxed) + 1;
+	thread_calls[call]++;
 	if ((gpu->flags & GPU_OPEN_OWNER) && !owner_may[call])
 		return gpu_fail(-EPERM, "%s: device %d was opened by the owner of its memory, without a context",
 			call_names[call], gpu->index);
@@ -322,11 +326,27 @@ int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	return rc < 0 ? rc : gpu->ops->unreserve(gpu, va, bytes);
 }
 
-int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t handle)
 {
-	int rc = call_begin(gpu, GPU_CALL_MAP, range_is_sound(va, bytes));
+	uint32_t mapped;
 
-	return rc < 0 ? rc : gpu->ops->map(gpu, va, bytes, offset, handle);
+	return gpu_map_run(gpu, va, bytes, &handle, 1, &mapped);
+}
+
+int gpu_map_run(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
+{
+	bool sound = handles && count && bytes <= UINT64_MAX / count && range_is_sound(va, bytes * count);
+	uint32_t may = 0;
+	int rc = 0, fault = 0;
+
+	*mapped = 0;
+	while (may < (sound ? count : 1) && !fault) {
+		fault = call_begin(gpu, GPU_CALL_MAP, sound);
+		may += !fault;
+	}
+	if (may)
+		rc = gpu->ops->map(gpu, va, bytes, handles, may, mapped);
+	return rc < 0 ? rc : fault;
 }
 
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes)
@@ -527,6 +547,20 @@ uint64_t gpu_calls_total(const struct gpu *gpu)
 
 	for (int call = 0; call < GPU_CALL_KINDS; call++)
 		total += gpu_calls(gpu, call);
+	return total;
+}
+
+uint64_t gpu_thread_calls(enum gpu_call call)
+{
+	return (unsigned)call < GPU_CALL_KINDS ? thread_calls[call] : 0;
+}
+
+uint64_t gpu_thread_calls_total(void)
+{
+	uint64_t total = 0;
+
+	for (int call = 0; call < GPU_CALL_KINDS; call++)
+		total += thread_calls[call];
 	return total;
 }
 

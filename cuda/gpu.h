@@ -166,7 +166,8 @@ struct gpu_ops {
 	int (*import)(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 	int (*reserve)(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 	int (*unreserve)(struct gpu *gpu, uint64_t va, uint64_t bytes);
-	int (*map)(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+	int (*map)(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count,
+		uint32_t *mapped);
 	int (*unmap)(struct gpu *gpu, uint64_t va, uint64_t bytes);
 	int (*access)(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 	int (*stream_create)(struct gpu *gpu, struct gpu_stream **stream);
@@ -280,14 +281,19 @@ int gpu_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
 
 /*
- * gpu_map() - map a whole handle at `va` in a reservation. `offset` must be 0, `bytes` the size of the handle, and the
- * range unmapped. A new mapping permits no access.
+ * gpu_map() - map a whole handle at `va` in a reservation. `bytes` must be the size of the handle, and the range
+ * unmapped. A new mapping permits no access.
+ * gpu_map_run() - map handles[count] of `bytes` bytes each, side by side, as calls of gpu_map() would: after an error,
+ * the first *mapped handles are mapped. Each handle counts as a call. `host` needs one system call for handles that are
+ * adjacent in their file.
  * gpu_unmap() - unmap one or several adjacent whole mappings at once. While queued work uses the range, `host` returns
  * -EBUSY; CUDA would fault.
  * gpu_access() - set the access of this device and its peers to one or several adjacent whole mappings. `host` returns
  * -EBUSY if the call would remove access that queued work needs.
  */
-int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t handle);
+int gpu_map_run(
+	struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 
@@ -387,6 +393,9 @@ int gpu_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 /* gpu_calls() - return the number of calls of a kind since the device was opened. */
 uint64_t gpu_calls(const struct gpu *gpu, enum gpu_call call);
 uint64_t gpu_calls_total(const struct gpu *gpu);
+/* gpu_thread_calls() - return the number of calls of a kind that the calling thread has made, on all devices. */
+uint64_t gpu_thread_calls(enum gpu_call call);
+uint64_t gpu_thread_calls_total(void);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);

@@ -172,7 +172,7 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int cuda_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 int cuda_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int cuda_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
-int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped);
 int cuda_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 

@@ -272,25 +272,35 @@ int cuda_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	return 0;
 }
 
-int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+static int map_one(struct gpu_cuda *cuda, uint64_t va, uint64_t bytes, uint64_t handle)
 {
-	struct gpu_cuda *cuda = cuda_of(gpu);
 	CUmemGenericAllocationHandle given;
 	CUresult result;
 	uint64_t handle_bytes;
 	int rc = memory_find(cuda, handle, false, &given, &handle_bytes);
 
-	if (rc == 0)
-		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuMemMap(va, bytes, offset, given, 0);
-	cuda_context_pop(cuda);
+	result = cuda->driver->cuMemMap(va, bytes, 0, given, 0);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result,
-			"cuMemMap of %llu bytes at 0x%llx, offset %llu of a handle of %llu bytes", (ull)bytes, (ull)va,
-			(ull)offset, (ull)handle_bytes);
+		return cuda_fail(cuda->driver, result, "cuMemMap of %llu bytes at 0x%llx of a handle of %llu bytes",
+			(ull)bytes, (ull)va, (ull)handle_bytes);
 	return 0;
+}
+
+int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		rc = map_one(cuda, va + i * bytes, bytes, handles[i]);
+		*mapped += rc == 0;
+	}
+	cuda_context_pop(cuda);
+	return rc;
 }
 
 int cuda_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes)

@@ -113,7 +113,8 @@ static int none_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	return none(-EOPNOTSUPP);
 }
 
-static int none_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+static int none_map(
+	struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
 {
 	(void)gpu;
 	(void)va;

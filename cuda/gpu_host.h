@@ -145,7 +145,7 @@ int host_file_seal(int fd);
 /* gpu_host_range.c */
 int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
-int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped);
 int host_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int host_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 int host_register(struct gpu *gpu, void *memory, uint64_t bytes);

@@ -20,7 +20,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE = 2 << 20 }; /* on most machines; only an optimization */
+enum {
+	HUGE_PAGE = 2 << 20, /* on most machines; only an optimization */
+	MAP_RUN = 512,       /* handles in one system call */
+};
 
 /* The common beginning of all entries of a struct host_table. */
 struct span {
@@ -220,28 +223,15 @@ static struct host_granule *granules_find(
 	return &found->granules[(va - found->va) / host->granularity];
 }
 
-static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64_t handle)
+/* Map `bytes` bytes of a file, and record their granules, which are those of handles of `each` bytes. */
+static int run_map(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64_t each, struct host_memory *memories[],
+	struct host_range *range, struct host_granule *granule)
 {
-	struct host_memory *memory = host_memory_find(host, handle);
-	struct host_granule *granule;
-	struct host_range *range;
-	uint64_t count;
+	uint64_t count = bytes / host->granularity, per_handle = each / host->granularity;
 	int rc;
 
-	if (!memory || memory->bytes != bytes)
-		return gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx, which has %llu bytes",
-			(unsigned long long)bytes, (unsigned long long)handle,
-			memory ? (unsigned long long)memory->bytes : 0ull);
-	granule = granules_find(host, va, bytes, &range, &count);
-	if (!granule)
-		return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: not inside a reservation",
-			(unsigned long long)bytes, (unsigned long long)va);
-	for (uint64_t i = 0; i < count; i++)
-		if (granule[i].memory)
-			return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: the range overlaps a mapping",
-				(unsigned long long)bytes, (unsigned long long)va);
-	if (mmap((void *)va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file->fd, (off_t)memory->offset) ==
-		MAP_FAILED) {
+	if (mmap((void *)va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memories[0]->file->fd,
+		    (off_t)memories[0]->offset) == MAP_FAILED) {
 		rc = gpu_fail(-errno, "cannot map %llu bytes at 0x%llx: %s (limits: vm.max_map_count, RLIMIT_AS)",
 			(unsigned long long)bytes, (unsigned long long)va, strerror(errno));
 		/* a failed fixed mapping may leave unreserved addresses, which another mapping could use */
@@ -249,25 +239,82 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 		return rc;
 	}
 	for (uint64_t i = 0; i < count; i++) {
-		granule[i].memory = host_memory_slot(host, memory);
+		granule[i].memory = host_memory_slot(host, memories[i / per_handle]);
 		granule[i].access = GPU_ACCESS_NONE;
-		granule[i].first = i == 0;
+		granule[i].first = i % per_handle == 0;
+		memories[i / per_handle]->refs += granule[i].first;
 	}
-	memory->refs++;
 	range->mapped += count;
 	return 0;
 }
 
-int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+/* map_check() - check that a handle can be mapped at `va`. Return its granules, or NULL. */
+static struct host_granule *map_check(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64_t handle,
+	struct host_memory **memory, struct host_range **range)
 {
-	struct gpu_host *host = host_of(gpu);
+	struct host_granule *granule;
+	uint64_t count;
+
+	*memory = host_memory_find(host, handle);
+	if (!*memory || (*memory)->bytes != bytes) {
+		gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx, which has %llu bytes",
+			(unsigned long long)bytes, (unsigned long long)handle,
+			*memory ? (unsigned long long)(*memory)->bytes : 0ull);
+		return NULL;
+	}
+	granule = granules_find(host, va, bytes, range, &count);
+	if (!granule) {
+		gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: not inside a reservation",
+			(unsigned long long)bytes, (unsigned long long)va);
+		return NULL;
+	}
+	for (uint64_t i = 0; i < count; i++)
+		if (granule[i].memory) {
+			gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: the range overlaps a mapping",
+				(unsigned long long)bytes, (unsigned long long)va);
+			return NULL;
+		}
+	return granule;
+}
+
+/*
+ * Map the first of `count` handles, and those that follow it without a gap in the file and in the reservation, by one
+ * system call. *done: the number of handles.
+ */
+static int map_locked(
+	struct gpu_host *host, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *done)
+{
+	struct host_memory *memories[MAP_RUN];
+	struct host_range *range, *other;
+	struct host_granule *granule = map_check(host, va, bytes, handles[0], &memories[0], &range);
+	uint32_t run = 1;
 	int rc;
 
-	if (offset)
-		return gpu_fail(-EINVAL, "cannot map at offset %llu of a handle: only whole handles can be mapped",
-			(unsigned long long)offset);
+	if (!granule)
+		return -EINVAL;
+	for (; run < count && run < MAP_RUN; run++)
+		if (!map_check(host, va + run * bytes, bytes, handles[run], &memories[run], &other) || other != range ||
+			memories[run]->file != memories[0]->file ||
+			memories[run]->offset != memories[0]->offset + run * bytes)
+			break;
+	rc = run_map(host, va, run * bytes, bytes, memories, range, granule);
+	if (rc == 0)
+		*done = run;
+	return rc;
+}
+
+int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, const uint64_t *handles, uint32_t count, uint32_t *mapped)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc = 0;
+
 	pthread_mutex_lock(&host->lock);
-	rc = map_locked(host, va, bytes, handle);
+	while (*mapped < count && rc == 0) {
+		uint32_t done = 0;
+
+		rc = map_locked(host, va + *mapped * bytes, bytes, handles + *mapped, count - *mapped, &done);
+		*mapped += done;
+	}
 	pthread_mutex_unlock(&host->lock);
 	return rc;
 }

@@ -418,7 +418,7 @@ static int peer_pidfd(int socket, const struct ucred *credentials)
 
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
 		return pidfd;
-	if (errno == EINVAL) /* in the first kernels with SO_PEERPIDFD: dead and reaped */
+	if (errno == EINVAL) /* from the first kernels with SO_PEERPIDFD, if the peer is dead and reaped */
 		return -ESRCH;
 	if (errno != ENOPROTOOPT)
 		return -errno;

@@ -1,5 +1,6 @@
 #include "shm/manifest.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -54,12 +55,15 @@ int manifest_key_compare(const char *left, size_t left_bytes, const char *right,
 	return order ? order : left_bytes < right_bytes ? -1 : left_bytes > right_bytes;
 }
 
-static bool all_zero(const char *at, uint64_t bytes)
+/* Return true if the bytes from `end` to the next multiple of 8 are zero. `base` is aligned to 8 bytes. */
+static bool is_padded(const char *base, uint64_t end)
 {
-	for (uint64_t i = 0; i < bytes; i++)
-		if (at[i])
-			return false;
-	return true;
+	uint64_t word;
+
+	if (end % 8 == 0)
+		return true;
+	memcpy(&word, base + end / 8 * 8, sizeof(word));
+	return !(le64toh(word) >> (8 * (end % 8)));
 }
 
 /* Check that runs are within the pool and do not overlap. */
@@ -127,9 +131,9 @@ static int check_entries(const struct manifest *manifest, uint64_t data_bytes)
 			return -EBADMSG;
 		value = manifest_value_at(at, entry->key_bytes);
 		end = manifest_next_at(at, entry->key_bytes, entry->value_bytes);
-		if (end > data_bytes || memchr(key, 0, entry->key_bytes) ||
-			!all_zero(key + entry->key_bytes, value - at - entry->key_bytes) ||
-			!all_zero(manifest->data + value + entry->value_bytes, end - value - entry->value_bytes))
+		if (end > data_bytes || memchr(key, 0, entry->key_bytes + 1) != key + entry->key_bytes ||
+			!is_padded(manifest->data, at + entry->key_bytes + 1) ||
+			!is_padded(manifest->data, value + entry->value_bytes))
 			return -EBADMSG;
 		if (last && manifest_key_compare(last, last_bytes, key, entry->key_bytes) >= 0)
 			return -EBADMSG;
@@ -140,11 +144,26 @@ static int check_entries(const struct manifest *manifest, uint64_t data_bytes)
 	return at == data_bytes ? 0 : -EBADMSG;
 }
 
+static struct manifest manifest_view(const void *base, const struct manifest_layout *layout)
+{
+	const char *at = base;
+
+	return (struct manifest){
+		.header = base,
+		.runs = (const struct manifest_run *)(const void *)(at + layout->runs),
+		.run_counts = (const uint32_t *)(const void *)(at + layout->run_counts),
+		.sizes = (const uint32_t *)(const void *)(at + layout->sizes),
+		.entries = (const struct manifest_entry *)(const void *)(at + layout->entries),
+		.data = at + layout->data,
+		.bytes = ((const struct manifest_header *)base)->bytes,
+	};
+}
+
 int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest)
 {
 	const struct manifest_header *header = base;
 	struct manifest_layout layout;
-	struct manifest m = {.header = header, .bytes = bytes};
+	struct manifest m;
 	int error;
 
 	if (bytes < sizeof(*header) || bytes > MANIFEST_BYTES_MAX || header->magic != MANIFEST_MAGIC)
@@ -158,15 +177,9 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 	layout = manifest_layout_of(header->runs, header->allocations, header->entries);
 	if (layout.data > bytes)
 		return -EBADMSG;
-	m.runs = (const struct manifest_run *)(const void *)((const char *)base + layout.runs);
-	m.run_counts = (const uint32_t *)(const void *)((const char *)base + layout.run_counts);
-	m.sizes = (const uint32_t *)(const void *)((const char *)base + layout.sizes);
-	m.entries = (const struct manifest_entry *)(const void *)((const char *)base + layout.entries);
-	m.data = (const char *)base + layout.data;
-	if (!all_zero((const char *)(m.run_counts + header->allocations),
-		    layout.sizes - layout.run_counts - header->allocations * sizeof(uint32_t)) ||
-		!all_zero((const char *)(m.sizes + header->allocations),
-			layout.entries - layout.sizes - header->allocations * sizeof(uint32_t)))
+	m = manifest_view(base, &layout);
+	if (!is_padded(base, layout.run_counts + header->allocations * sizeof(uint32_t)) ||
+		!is_padded(base, layout.sizes + header->allocations * sizeof(uint32_t)))
 		return -EBADMSG;
 	error = check_runs(&m, pool);
 	if (!error)
@@ -178,6 +191,26 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 	if (!error)
 		*manifest = m;
 	return error;
+}
+
+/*
+ * MAP_PRIVATE, because Linux before 6.7 refuses any shared mapping of a write-sealed file, even a read-only one.
+ */
+static void *file_map(int fd, size_t bytes)
+{
+	return mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+}
+
+int manifest_map(int fd, size_t bytes, struct manifest *manifest)
+{
+	const struct manifest_header *header = file_map(fd, bytes);
+	struct manifest_layout layout;
+
+	if (header == MAP_FAILED)
+		return -errno;
+	layout = manifest_layout_of(header->runs, header->allocations, header->entries);
+	*manifest = manifest_view(header, &layout);
+	return 0;
 }
 
 int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *manifest)
@@ -197,11 +230,7 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 		return -EFBIG;
 	if (stat.st_size < (off_t)sizeof(struct manifest_header))
 		return -EBADMSG;
-	/*
-	 * MAP_PRIVATE, because Linux before 6.7 refuses any shared mapping of a write-sealed file, even a read-only
-	 * one.
-	 */
-	base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	base = file_map(fd, (size_t)stat.st_size);
 	if (base == MAP_FAILED)
 		return -errno;
 	error = manifest_check(base, (size_t)stat.st_size, pool, manifest);

@@ -66,8 +66,8 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 }
 
 /*
- * object_pin_try() - pin a version of a named object that only pins keep (object_kept_by_pins()). `page` is its first
- * page. The object's record takes the role of the page word: the agent stores LEAVING, then reads the pins of the
+ * object_pin_try() - pin a version of a named object that only pins protect (object_kept_by_pins()). `page` is its
+ * first page. The object's record takes the role of the page word: the agent stores LEAVING, then reads the pins of the
  * readers. If the record is CURRENT and has this version after the pin was added, the version is not evicted while
  * pinned. A version number is used once and is stored before its record becomes CURRENT, so a CURRENT record with this
  * number is the version that was opened.

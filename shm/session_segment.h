@@ -175,9 +175,10 @@ struct lease_request {
 		uint32_t extra_granted;
 		uint32_t object_pins; /* pins of object_holder, the session with the most pins on it */
 	};
-	uint32_t free_pages; /* out of memory: free and pinned pages, and the session that pins the most pages */
+	/* These four fields describe a lack of memory. */
+	uint32_t free_pages;
 	uint32_t pinned_pages;
-	uint32_t holder;       /* that session */
+	uint32_t holder;       /* the session that pins the most pages */
 	uint32_t holder_pages; /* pages that it pins */
 	union {
 		uint32_t extra_first;

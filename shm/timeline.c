@@ -71,7 +71,7 @@ static bool list_add(uint64_t *members, int *count, uint64_t fence)
 	return true;
 }
 
-/* Collect the unsignaled members of `old`, and `fence`. If they are too many, use `old` itself as one member. */
+/* Collect the unsignaled members of `old`, and `fence`. If `old` has too many, use `old` itself as one member. */
 static int join_list(const struct session_segment *session, uint64_t old, uint64_t fence, uint64_t *members)
 {
 	uint64_t parts[JOIN_MEMBERS];

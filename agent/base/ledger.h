@@ -143,7 +143,7 @@ enum ledger_slot_state {
 	SLOT_SAVED,     /* complete; the block's pages are freed, or about to be */
 	SLOT_LOADING,   /* being read into `page`; the request is not answered yet */
 	SLOT_ANSWERED,  /* the request is about to be answered; the state of its request slot shows whether it was */
-	SLOT_DISCARDED, /* a discard request is about to be answered, likewise */
+	SLOT_DISCARDED, /* the same, for a request to discard the block */
 	SLOT_SINKING,   /* in the file: being copied from other slots of the same block, which contain its content */
 };
 struct ledger_slot {
@@ -157,8 +157,8 @@ struct ledger_slot {
 	uint32_t page;
 	uint64_t generation; /* generation of `page` while it is LEASED or MOVING */
 	uint64_t owner_id;
-	uint32_t request;      /* from SLOT_LOADING on: the request slot */
-	uint32_t request_word; /* and its state, which is unique to the request */
+	uint32_t request;      /* from SLOT_LOADING on: number of the request slot */
+	uint32_t request_word; /* from SLOT_LOADING on: state of that slot, which is unique to the request */
 };
 static_assert(sizeof(struct ledger_slot) == 64, "one cache line each");
 

@@ -106,9 +106,10 @@ struct config {
 	} access;
 
 	struct {
-		uint32_t sessions;                     /* maximum per pool */
-		uint32_t kept_sessions;                /* of these, for admins and observers; see session_limits.h */
-		uint32_t tenant_percent, user_percent; /* of the rest: guaranteed to tenants, maximum of one user */
+		uint32_t sessions;       /* maximum per pool */
+		uint32_t kept_sessions;  /* part that is kept for admins and observers; see session_limits.h */
+		uint32_t tenant_percent; /* percentage of the other sessions that is guaranteed to tenants */
+		uint32_t user_percent;   /* maximum percentage of the other sessions for one user */
 		uint32_t message_bytes;
 		uint32_t requests_per_second; /* limit per token */
 	} limits;

@@ -15,7 +15,7 @@
 
 /* The facts that a child has determined by loading the module. */
 struct loader_facts {
-	int32_t error; /* 0, or why it could not be loaded: text has details, and all other fields are zero */
+	int32_t error; /* 0, or the error of the load; `text` then has the cause, and all other fields are zero */
 	uint32_t abi, layout_version;
 	uint32_t interface_sum, layout_sum; /* 0: the module does not describe its layout */
 	/* rule (enum layout_rule) of the first difference from this program's layout; 0: no difference */

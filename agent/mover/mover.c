@@ -392,7 +392,7 @@ static int signals_open(struct mover *mover)
 	sigset_t mask;
 
 	signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with an error */
-	signal(SIGINT, SIG_IGN);  /* of a terminal; the keeper also receives it, and stops the mover */
+	signal(SIGINT, SIG_IGN);  /* a terminal also sends it to the keeper, which stops the mover */
 	signal(SIGHUP, SIG_IGN);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGTERM);

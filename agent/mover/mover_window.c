@@ -95,7 +95,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 	error = gpu_import(window->gpu, &from, &imported);
 	if (error)
 		goto complain;
-	error = gpu_map(window->gpu, address, window->handle_bytes, 0, imported);
+	error = gpu_map(window->gpu, address, window->handle_bytes, imported);
 	if (!error) {
 		error = gpu_access(window->gpu, address, window->handle_bytes, GPU_ACCESS_READ_WRITE);
 		if (error)

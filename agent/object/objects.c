@@ -251,7 +251,7 @@ void object_end(struct pool *pool, uint32_t number)
 }
 
 /*
- * Return true if an object has readers or, if only pins keep it, pins. A session that pins it later detects that the
+ * Return true if an object has readers or, if only pins protect it, pins. A session that pins it later detects that the
  * record has another version.
  */
 static bool is_used(const struct pool *pool, uint32_t number)

@@ -7,7 +7,7 @@
  *                                                                   then the last reader closed this one
  *                                 -> DELETED -> ENDING -> NONE      the name was deleted, then as above
  *                                 -> ENDING -> NONE                 likewise without readers; or evicted
- *                                 -> LEAVING -> CURRENT or ENDING   kept by pins only: check for pins
+ *                                 -> LEAVING -> CURRENT or ENDING   protected only by pins: check for pins
  *
  * A name refers to its CURRENT record with the highest version. Therefore a single store, PUBLISHING -> CURRENT,
  * publishes a version; the previous record becomes OLD afterwards.
@@ -34,7 +34,7 @@ struct object {
 	uint64_t manifest_bytes;
 	struct tenant *tenant; /* tenant to which the pages are leased; NULL: it no longer exists */
 	bool in_order;         /* in the eviction order; the following fields are valid only in this case */
-	bool open;             /* a session has it open; if only pins keep it: it was pinned at the last check */
+	bool open;             /* a session has it open; if only pins protect it: it was pinned at the last check */
 	uint32_t stay_below;   /* number of followers that stay (objects_order.c) */
 	uint32_t touched_ms;   /* time of the last use, as of the last check */
 	struct evict_candidate candidate; /* as of the last scan in which the object was evictable */
@@ -49,7 +49,7 @@ struct objects {
 	uint64_t version;        /* highest version assigned */
 	uint32_t count;          /* number of records; record 0 is unused */
 	struct bitmap unused;    /* unused records */
-	struct bitmap pinnable;  /* objects that only pins keep */
+	struct bitmap pinnable;  /* objects that only pins protect */
 	struct objects_order *order;
 	uint64_t looked_ms; /* time of the last check of all pins */
 	uint32_t *sorted;   /* [count] scratch, for objects_sort() */
@@ -70,8 +70,9 @@ extern const struct session_part objects_session_part;
 void objects_tick(struct pool *pool);
 void objects_session_end(struct session *session);
 /*
- * object_holders() - call `found` for each session that pins an object that only pins keep, or has left an unsignaled
- * fence there (pins: 0). objects_holders() - likewise for all such objects. Cost: a check of each reader.
+ * object_holders() - for an object that only pins protect, call `found` for each session that pins it, or has left an
+ * unsignaled fence there (pins: 0). Cost: a check of each reader.
+ * objects_holders() - do this for all such objects.
  */
 void object_holders(const struct pool *pool, uint32_t number, evict_holder_found *found, void *context);
 void objects_holders(const struct pool *pool, evict_holder_found *found, void *context);

@@ -8,7 +8,7 @@
  *
  * Invariants:
  *   an object is in the order if and only if it is CURRENT or LEAVING, and ephemeral or pinnable
- *   it is open if and only if it has a reader or, if only pins keep it, a session pinned it at the last check
+ *   it is open if and only if it has a reader or, if only pins protect it, a session pinned it at the last check
  *   it stays (is not evictable) while it is open, or while an object that follows it stays; stay_below counts these
  *   idle_pages (of each tenant, and of objects without a tenant) are the pages of objects in the order that do not stay
  */
@@ -222,7 +222,7 @@ void object_order_touch(struct pool *pool, uint32_t number)
 }
 
 /*
- * Update an ephemeral object that only pins keep. It is open while it is pinned, and a pin since the last check is a
+ * Update an ephemeral object that only pins protect. It is open while it is pinned, and a pin since the last check is a
  * use.
  */
 static void ephemeral_used(struct pool *pool, uint32_t number, const struct object_pins *pins)
@@ -326,7 +326,7 @@ uint32_t object_order_offered_pages(const struct pool *pool)
 
 /* ---- check ---- */
 
-/* Compute the number of followers that stay from the records. */
+/* Count the followers that stay in the records, to verify stay_below. */
 static uint32_t stay_below(const struct pool *pool, uint32_t number)
 {
 	uint32_t count = 0;

@@ -1,5 +1,5 @@
 /*
- * objects_pins.c - objects that only pins keep: pins, last use, and the check before eviction.
+ * objects_pins.c - objects that only pins protect: pins, last use, and the check before eviction.
  *
  * A reader's pin is stored in its own segment at the object's first page, as for its own blocks. Its fence is stored in
  * the block entry of that page, and its pin count in the entry's owner id. Pins of sessions that do not have the object

@@ -15,7 +15,7 @@ enum {
 	EVICT_QUEUE_NS = 20000000,
 };
 
-const struct evict_policy *evict_policy_named(const char *name)
+static const struct evict_policy *evict_policy_named(const char *name)
 {
 	static const struct evict_policy *const policies[] = {&evict_lru_size_aware, &evict_adaptive};
 

@@ -75,7 +75,6 @@ struct evict_policy {
 };
 
 extern const struct evict_policy evict_lru_size_aware, evict_adaptive;
-const struct evict_policy *evict_policy_named(const char *name);
 
 /*
  * evict_usage_value() - return a weight below 1 for content of this usage and priority. Content with a higher reload

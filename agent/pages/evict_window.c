@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 /*
- * Costs of a page: 0 if it has no content, otherwise WINDOW_LEAST to WINDOW_MOST according to its score, or
- * WINDOW_BLOCKED. Because of the minimum, the place with the fewest pages with content is chosen among places with
- * cheap content.
+ * Cost of a page: 0 if it has no content, otherwise WINDOW_LEAST to WINDOW_MOST according to its score, or
+ * WINDOW_BLOCKED if it cannot be evicted. WINDOW_LEAST is above 0, so that of two places whose content has low scores,
+ * the one with less content is chosen.
  */
 enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 

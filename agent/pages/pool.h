@@ -166,8 +166,8 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 /* pool_idle() - return the number of idle pages of all sessions according to their free bits, which are untrusted. */
 uint32_t pool_idle(const struct pool *pool);
 /*
- * pool_idle_owned() - return the number of idle pages that are leased to the session whose free bits they are. For
- * decisions, because free bits are untrusted.
+ * pool_idle_owned() - count the idle pages, excluding free bits that a session has set for pages that are not leased to
+ * it. Decisions use this number, because free bits are untrusted.
  * Cost: a pass over the pages.
  */
 uint32_t pool_idle_owned(const struct pool *pool);

@@ -38,8 +38,8 @@ struct job_user {
 	/* Complete finished work, and submit jobs that waited for a slot of the ring. */
 	void (*go_on)(struct pool *pool);
 	/*
-	 * The pool is without a mover. Called after done() with JOB_GIVEN_UP for each job that could be taken back.
-	 * NULL: the jobs of this part wait for the next mover.
+	 * Continue without a mover. Called if the pool has none, after done() was called with JOB_GIVEN_UP for each job
+	 * that could be withdrawn. NULL: the jobs of this part wait for the next mover.
 	 */
 	void (*give_up)(struct pool *pool);
 };

@@ -317,7 +317,7 @@ static void unreadable_tell(struct pool *pool, const struct spill_block *block, 
 		"%u spilled pages of '%s' cannot be read back: %s; %s", block->pages, session->name, why, fate);
 }
 
-/* Return a block to SAVED after a load that was not completed. Its pages were given back, or belong to the worker. */
+/* Return a block to SAVED after a load that was not completed. Its pages were returned, or belong to the worker. */
 static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);

@@ -73,8 +73,7 @@ struct spill {
 	struct spill_list working;
 	struct spill_list aged;      /* oldest first */
 	struct spill_block *sinking; /* at most one block at a time */
-	uint32_t loading_pages;
-	uint32_t lost_blocks; /* blocks whose content could not be read */
+	uint32_t lost_blocks;        /* blocks whose content could not be read */
 };
 
 /*

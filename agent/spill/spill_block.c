@@ -120,14 +120,12 @@ void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_
 	block->begun_ns = clock_ns();
 	for (uint32_t i = 0; i < block->pages; i++)
 		pool->spill->places[block->chain[i]] = (struct spill_place){.block = block};
-	if (phase == SPILL_LOADING) {
+	if (phase == SPILL_LOADING)
 		TAILQ_INSERT_HEAD(&pool->spill->working, block, working);
-		pool->spill->loading_pages += block->pages;
-	} else {
+	else
 		TAILQ_INSERT_TAIL(&pool->spill->working, block, working);
-		if (phase == SPILL_SAVING && block->session)
-			spill_saving_count(pool, block, block->pages);
-	}
+	if (phase == SPILL_SAVING && block->session)
+		spill_saving_count(pool, block, block->pages);
 	if (block->request >= 0 && block->session)
 		block->session->spill_requests |= UINT64_C(1) << block->request;
 }
@@ -141,8 +139,6 @@ void spill_block_end(struct pool *pool, struct spill_block *block)
 	TAILQ_REMOVE(&pool->spill->working, block, working);
 	if (block->phase == SPILL_SAVING && block->session)
 		spill_saving_count(pool, block, -(int64_t)block->pages);
-	else if (block->phase == SPILL_LOADING)
-		pool->spill->loading_pages -= block->pages;
 	block->phase = SPILL_SAVED;
 }
 

@@ -75,7 +75,7 @@ static enum asked request_of(const struct pool *pool, const struct spill_block *
 }
 
 /*
- * Return true if the target pages belong to the agent. Until a request is answered, or a cancelled one is given back,
+ * Return true if the target pages belong to the agent. Until a request is answered, or a cancelled one is returned,
  * its slot is as the worker wrote it.
  */
 static bool is_lent(const struct pool *pool, const struct spill_block *block)

@@ -28,8 +28,8 @@ void trust_check(const struct pool *pool,
 /* Adjacent handles in the same step of a transfer, for inspection. */
 struct trust_run {
 	uint32_t first, count;
-	/* of the first handle: its domain, the number of sessions that may have it mapped, and one of them */
-	uint32_t domain, holders, session;
+	uint32_t domain, holders; /* domain of the first handle; number of sessions that may have it mapped */
+	uint32_t session;         /* one of these sessions */
 	uint32_t age_ms;
 	bool retired, scrubs;
 };

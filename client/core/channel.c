@@ -33,7 +33,11 @@ struct channel {
 	char url[];
 };
 
-int nanomsg_claim(void)
+/*
+ * Claim nanomsg for this process, before its first socket is opened. nanomsg cannot be used after fork(). Return: 0, or
+ * -EOPNOTSUPP in a forked child whose parent has used nanomsg; such a child can execute another program.
+ */
+static int nanomsg_claim(void)
 {
 	static _Atomic int owner;
 	int nobody = 0;

@@ -23,19 +23,13 @@
 struct channel;
 
 /*
- * nanomsg_claim() - claim nanomsg for this process, before its first socket is opened. nanomsg cannot be used after
- * fork(). Return: 0, or -EOPNOTSUPP in a forked child whose parent has used nanomsg; such a child can execute another
- * program.
- */
-int nanomsg_claim(void);
-
-/*
  * channel_open() - open a socket of `protocol` (NN_REQ, NN_SUB) that keeps a connection to url ("ipc:///path"). The
  * peer need not be listening yet.
  *
  * @silence_ms: maximum time of silence while a caller waits; -1: no limit
  *
- * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (see nanomsg_claim)
+ * Return: 0, -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (in a forked child whose parent has used
+ * nanomsg)
  */
 int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel);
 

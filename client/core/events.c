@@ -45,13 +45,3 @@ int events_receive(struct channel *events, int timeout_ms, struct msg_event *eve
 			return 0;
 	}
 }
-
-int events_fd(struct channel *events)
-{
-	int fd;
-	size_t size = sizeof(fd);
-
-	if (!channel_ours(events))
-		return -ECHILD;
-	return nn_getsockopt(channel_socket(events), NN_SOL_SOCKET, NN_RCVFD, &fd, &size) < 0 ? -nn_errno() : fd;
-}

@@ -30,10 +30,4 @@ int events_open(const char *url, struct channel **events);
  */
 int events_receive(struct channel *events, int timeout_ms, struct msg_event *event);
 
-/*
- * Return a descriptor that becomes readable when a message arrives for events_receive(), or a negative errno. The
- * caller must not read from the descriptor.
- */
-int events_fd(struct channel *events);
-
 #endif

@@ -146,15 +146,7 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
 		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
 
-		for (uint32_t page = run; page < run + count && !error; page++) {
-			uint64_t handle;
-
-			error = window_handle(pool, page, &handle);
-			if (!error)
-				error = gpu_map(pool->gpu, at, pool->page_bytes, 0, handle);
-			if (!error)
-				at += pool->page_bytes;
-		}
+		error = window_map_at(pool, run, count, &at);
 		if (error || !next)
 			break;
 		run = next - 1;

@@ -24,8 +24,8 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 
 /*
  * chain_stand() - convert the caller's chain of runs, which are in transit, to one block, pinned once. The caller maps
- * it. Return: 0, -ESTALE (the pages belong to another session). chain_end() - convert the block to a chain in transit,
- * without releasing the pin.
+ * it. Return: 0, -ESTALE (the pages belong to another session).
+ * chain_end() - convert the block to a chain in transit, without releasing the pin.
  */
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
@@ -42,8 +42,8 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*
  * stitch_take() - end the block and pass its address range to the caller. The pages are then in transit, and the
- * entries still contain the runs. The caller's pin is not released. Return: 0, -ESTALE. stitch_give() - the reverse.
- * Return: 0, -ENOMEM.
+ * entries still contain the runs. The caller's pin is not released. Return: 0, -ESTALE.
+ * stitch_give() - undo this: make a block of the runs and the address range. Return: 0, -ENOMEM.
  */
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);

@@ -145,7 +145,7 @@ static bool stream_query(struct gpool *pool, const struct stream *stream)
 	return pool_gpu_failed(pool);
 }
 
-/* Query the same for the stream of an unsignaled fence, if the last query was some time ago. */
+/* Query whether the device has failed, for the stream of an unsignaled fence; at most once per QUERY_NS. */
 static COLD void slot_query(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum { HANDLES_MAPPED = 256 }; /* by one call of gpu_map_run() */
+
 /*
  * Consecutive handles that share one descriptor. The descriptor is kept, because importing all handles at once would be
  * slow.
@@ -322,29 +324,71 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 	return error;
 }
 
+/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
+static int error_of(int error)
+{
+	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+}
+
+/* Return a handle. If it is not imported, the caller must not hold window->lock. */
+static int handle_get(struct gpool *pool, uint32_t index, uint64_t *handle)
+{
+	struct window *window = pool->window;
+	int error;
+
+	*handle = handle_at(window, index);
+	if (likely(*handle))
+		return 0;
+	pthread_mutex_lock(&window->lock);
+	error = handles_import(pool, index, index + 1);
+	if (!error)
+		*handle = handle_at(window, index);
+	pthread_mutex_unlock(&window->lock);
+	return error_of(error);
+}
+
 /* ---- mapping ---- */
+
+/* Map handles side by side at *at, which is increased by the bytes that were mapped, also after an error. */
+static int handles_map(struct gpool *pool, uint32_t first, uint32_t end, uint64_t *at)
+{
+	uint64_t handles[HANDLES_MAPPED];
+	int error = 0;
+
+	while (first < end && !error) {
+		uint32_t count = 0, mapped = 0;
+		int result = 0;
+
+		while (count < HANDLES_MAPPED && first + count < end && !error) {
+			error = handle_get(pool, first + count, &handles[count]);
+			count += !error;
+		}
+		if (count)
+			result = gpu_map_run(pool->gpu, *at, pool->window->handle_bytes, handles, count, &mapped);
+		*at += mapped * pool->window->handle_bytes;
+		first += count;
+		error = result ? result : error;
+	}
+	return error;
+}
 
 /* Map a run of handles of which none is mapped. */
 static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
-	uint64_t va = pool->window_base + first * window->handle_bytes;
-	uint32_t handle;
+	uint64_t va = pool->window_base + first * window->handle_bytes, at = va;
 	int error = handles_import(pool, first, end);
 
 	if (error)
 		return error;
-	for (handle = first; handle < end; handle++) {
-		error = gpu_map(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes, 0,
-			handle_at(window, handle));
-		if (error)
-			goto unmap;
-	}
+	error = handles_map(pool, first, end, &at);
+	if (error)
+		goto unmap;
 	error = gpu_access(pool->gpu, va, (end - first) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
 	if (error)
 		goto unmap;
 	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
-	for (handle = first; handle < end; handle++) {
+	for (uint32_t handle = first; handle < end; handle++) {
 		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
 		atomic_fetch_or_explicit(
 			&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
@@ -354,8 +398,8 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 unmap:
 	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1,
 		pool->header->name, gpu_error_text());
-	if (handle > first)
-		unmap_run(pool, first, handle);
+	if (at > va)
+		unmap_run(pool, first, first + (uint32_t)((at - va) / window->handle_bytes));
 	return error;
 }
 
@@ -385,12 +429,6 @@ static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 		handle_check(window, handle);
 	}
 	return error;
-}
-
-/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
-static int error_of(int error)
-{
-	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
 }
 
 static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_count)
@@ -431,21 +469,11 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
 	return 0;
 }
 
-int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
+int window_map_at(struct gpool *pool, uint32_t page, uint32_t page_count, uint64_t *at)
 {
-	struct window *window = pool->window;
-	uint32_t index = handle_of(window, page);
-	int error;
+	const struct window *window = pool->window;
 
-	*handle = handle_at(window, index);
-	if (likely(*handle))
-		return 0;
-	pthread_mutex_lock(&window->lock);
-	error = handles_import(pool, index, index + 1);
-	if (!error)
-		*handle = handle_at(window, index);
-	pthread_mutex_unlock(&window->lock);
-	return error_of(error);
+	return handles_map(pool, handle_of(window, page), handle_of(window, page + page_count - 1) + 1, at);
 }
 
 bool window_has(const struct gpool *pool, uint32_t page)

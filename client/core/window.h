@@ -21,9 +21,11 @@ void window_close(struct gpool *pool);
 int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 
 /*
- * window_handle() - get the back end's handle of a leased page, in order to map it elsewhere too. Return: 0, -ENOMEM.
+ * window_map_at() - map the handles of leased pages or of pages of an object side by side at another address too,
+ * without access. *at: the address, which is increased by the size of the mapped handles, also after an error.
+ * Return: 0, -EPIPE, or the error of the back end.
  */
-int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
+int window_map_at(struct gpool *pool, uint32_t page, uint32_t page_count, uint64_t *at);
 
 /* window_has() - return true if the handle of a page is imported. */
 bool window_has(const struct gpool *pool, uint32_t page);

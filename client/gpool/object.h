@@ -228,7 +228,7 @@ GPOOL_API int gpool_object_unpin_after(struct gpool_object *object, struct gpool
 
 /*
  * gpool_object_address() - return the address and the size of an allocation. Its bytes are contiguous, and the address
- * is valid until the object is closed; for an object that is kept by pins (gpool_object_pin()), while it is pinned.
+ * is valid until the object is closed; for an object that only pins protect (gpool_object_pin()), while it is pinned.
  *
  * Return: 0, -EINVAL (no such allocation), -ESTALE (not published, and the pin was ended as leaked), -ECHILD. Cost: a
  * few loads.
@@ -296,7 +296,7 @@ GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 /*
  * gpool_object_info() - describe a published object.
  *
- * Return: 0, -EINVAL (not published; size), -ESTALE (an object that is kept by pins was evicted), -EPIPE (the session
+ * Return: 0, -EINVAL (not published; size), -ESTALE (an object that only pins protect was evicted), -EPIPE (the session
  * has ended), -ECHILD. Cost: reads the shared table.
  */
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
@@ -319,8 +319,8 @@ GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpo
  *
  * The objects are not opened, and may be evicted or deleted at any time.
  *
- * Return: the number of names before the first one without such an object; `count`: all have one. -EINVAL (a count
- * above 2^31 - 1; NULL for a name), -ECHILD.
+ * Return: the number of consecutive names, from the first one on, that refer to such an object; -EINVAL (a count above
+ * 2^31 - 1; NULL for a name), -ECHILD.
  * Threads: any. Cost: a lookup in the shared table for each name; no request.
  */
 GPOOL_API int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t count);

@@ -668,7 +668,7 @@ struct gpool_vm_stats {
 	uint64_t hole_bytes;     /* not mapped */
 	/* former addresses of pages that are mapped elsewhere; unmapped when the GPU no longer uses these addresses */
 	uint64_t pending_unmap_bytes;
-	uint64_t reclaimable_bytes; /* reusable bytes that the agent may take */
+	uint64_t reclaimable_bytes; /* reusable bytes that the agent may take; a page counts once for each address */
 	uint64_t small_bytes;       /* allocated as parts of pages; not included in any of the above */
 	uint64_t live_regions, reusable_regions, hole_regions, pending_unmap_regions;
 	uint64_t allocations, frees; /* successful calls, including small allocations */

@@ -20,7 +20,8 @@ int copy_struct(void *to, const void *from, uint32_t known)
 	return 0;
 }
 
-struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks)
+/* Compute the need of a sequence with `blocks` blocks. The caller holds the lock. */
+static struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks)
 {
 	return (struct gpool_kv_need){
 		.needed_blocks = blocks,

@@ -234,8 +234,6 @@ static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 
 /* ---- admission.c ---- */
 
-/* kv_need() - compute the need of a sequence with `blocks` blocks. The caller holds the lock. */
-struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
  * kv_admit() - check by numbers of blocks whether a sequence fits; memory_get() may still fail. Other sequences already
  * have `borrowed` of its blocks. Return: 0, -ENOSPC, -EFBIG (more than a sequence may have, or than the cache or the

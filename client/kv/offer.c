@@ -42,8 +42,8 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Return the current time, minus one millisecond for each chunk of the text before the block. Of chunks that are used
- * at the same time, the end of a text is therefore evicted before its beginning, which is useful without the end.
+ * Return the current time, minus one millisecond for each chunk of the text before the block. Of chunks used at the
+ * same time, those at the end of a text are therefore evicted first, since only the beginning is useful alone.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {

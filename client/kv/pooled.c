@@ -358,17 +358,13 @@ static const struct prefix_key *object_keys(
 /* Map the handles side by side, read-only. Return: 0, or -ENOMEM, -EPIPE with nothing mapped. */
 static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint32_t *pages, uint32_t handles)
 {
-	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin,
-		 handle;
+	uint64_t begin = place_address(kv, place), at = begin;
 	int error = 0;
 
 	for (uint32_t i = 0; i < handles && !error; i++) {
 		error = window_import(kv->pool, pages[i], handle_pages(kv->pool));
 		if (!error)
-			error = window_handle(kv->pool, pages[i], &handle);
-		if (!error)
-			error = gpu_map(kv->pool->gpu, at, bytes, 0, handle);
-		at += error ? 0 : bytes;
+			error = window_map_at(kv->pool, pages[i], 1, &at);
 	}
 	if (!error)
 		error = gpu_access(kv->pool->gpu, begin, kv->chunk_bytes, GPU_ACCESS_READ);

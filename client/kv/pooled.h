@@ -71,7 +71,7 @@ static inline bool is_pooled(const struct gpool_kv *kv, uint32_t block)
 	return block >= kv->blocks.blocks;
 }
 
-/* kv_block_count() - return the number of block numbers, of own blocks and of places. */
+/* kv_block_count() - return the first unused block number; own blocks and blocks in places have the numbers below. */
 static inline uint32_t kv_block_count(const struct gpool_kv *kv)
 {
 	return kv->blocks.blocks + (kv->pooled ? kv->pooled->count * kv->blocks.chunk_blocks : 0);

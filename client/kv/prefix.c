@@ -68,7 +68,8 @@ void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent)
 	child->keyed_epoch = parent->keyed_epoch;
 }
 
-uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block)
+/* Return this block, which has a key, or its nearest ancestor in the cache's own memory; or PREFIX_NONE. */
+static uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block)
 {
 	while (block != PREFIX_NONE && is_pooled(kv, block))
 		block = kv->prefixes.entries[block].parent;

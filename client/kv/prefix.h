@@ -37,11 +37,6 @@ void prefix_ref(struct gpool_kv *kv, uint32_t block);
 bool prefix_unref(struct gpool_kv *kv, uint32_t block);
 
 /*
- * prefix_own() - return this block, which has a key, or its nearest ancestor in the cache's own memory; or PREFIX_NONE.
- */
-uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block);
-
-/*
  * prefix_replace() - replace block `from` by `to`, which has the same content, in all sequences that have it at this
  * index.
  */

@@ -23,16 +23,18 @@ struct object_part {
 	uint64_t range; /* once published: address of the range that a scattered block had */
 };
 
-/* Metadata before it is sorted. */
+/* Metadata before publication. */
 struct draft_entry {
-	uint64_t prefix; /* the first 8 bytes of the key, which are sufficient for most comparisons */
+	uint64_t prefix; /* 8 bytes of the key, for draft_sort() */
 	uint64_t at;     /* offset of key, NUL and value in `data`; increases with the order of the calls */
 	uint32_t key_bytes, value_bytes;
 };
 
+enum { DRAFT_SLACK = 8, DRAFT_PREFETCH = 8 };
+
 struct draft {
 	struct draft_entry *entries;
-	char *data;
+	char *data; /* followed by DRAFT_SLACK bytes that may be read */
 	uint64_t bytes, capacity;
 	uint32_t count, entry_capacity;
 };
@@ -130,7 +132,7 @@ int object_mapping_unmap(struct gpool_object *object);
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
 void draft_free(struct draft *draft);
 /*
- * draft_manifest() - seal a manifest with these runs and this metadata. The caller owns *fd.
+ * draft_manifest() - seal a manifest with these runs and this metadata, and map it. The caller owns *fd and *manifest.
  * Return: 0, -EFBIG, -ENOMEM, -EMFILE.
  */
 struct manifest_runs {
@@ -138,7 +140,15 @@ struct manifest_runs {
 	uint32_t *run_counts, *sizes; /* [allocations] */
 	uint32_t run_count, allocations;
 };
-int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes, int *fd);
+int draft_manifest(
+	struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes, struct manifest *manifest, int *fd);
+
+/* object_sort.c */
+/*
+ * draft_sort() - sort by key, and keep the last value of each key. The data of other values stays allocated but unused.
+ * Return: 0, -ENOMEM. Cost: linear in the bytes of all keys.
+ */
+int draft_sort(struct draft *draft);
 
 /* object_map.c */
 /*

@@ -208,20 +208,43 @@ static void runs_free(struct manifest_runs *runs)
 	free(runs->sizes);
 }
 
-static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+/* Adjacent pages of one part or of several, whose access is set by one call. */
+struct protect_run {
+	uint32_t first, count;
+	bool readonly;
+};
+
+static int run_protect(struct gpool *pool, const struct protect_run *run)
 {
-	int error = window_protect((struct gpool *)(uintptr_t)pool, first, count, *(bool *)context);
+	int error = run->count ? window_protect(pool, run->first, run->count, run->readonly) : 0;
 
 	/* If a back end cannot protect a part of a handle, the pages stay writable. */
 	if (error && error != -EBUSY)
-		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable in this process: %s", first,
-			first + count - 1, gpu_error_text());
+		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable in this process: %s", run->first,
+			run->first + run->count - 1, gpu_error_text());
 	return error == -EBUSY ? error : 0;
+}
+
+static int protect_add(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	struct protect_run *run = context;
+	int error = 0;
+
+	if (run->count && first + count == run->first) {
+		run->first = first;
+	} else if (!run->count || first != run->first + run->count) {
+		error = run_protect((struct gpool *)(uintptr_t)pool, run);
+		run->first = first;
+		run->count = 0;
+	}
+	run->count += count;
+	return error;
 }
 
 int object_protect(struct gpool_object *object, bool readonly)
 {
 	struct gpool *pool = object->pool;
+	struct protect_run run = {.readonly = readonly};
 	int error = 0;
 
 	for (uint32_t i = 0; i < object->part_count && !error; i++) {
@@ -233,9 +256,9 @@ int object_protect(struct gpool_object *object, bool readonly)
 			error = error == -EBUSY ? error : 0;
 		}
 		if (!error && (readonly || !(part->block.tag & BLOCK_SCATTERED)))
-			error = part_runs(pool, &part->block, &readonly, run_protect);
+			error = part_runs(pool, &part->block, &run, protect_add);
 	}
-	return error;
+	return error ? error : run_protect(pool, &run);
 }
 
 int object_parts_unmap(struct gpool_object *object)
@@ -401,20 +424,16 @@ static int addresses_fill(struct gpool_object *object)
 }
 
 /*
- * Publish with this manifest. If this fails, nothing has changed, except that the generations of the blocks may be
+ * Publish with object->manifest. If this fails, nothing has changed, except that the generations of the blocks may be
  * updated; after -EPIPE the object has no parts.
  */
 static int publish(struct gpool_object *object, int fd)
 {
 	struct gpool *pool = object->pool;
-	struct manifest_pool geometry = {pool->page_bytes, pool->page_count, pool->header->pages_per_handle};
 	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
 	struct thread_stats *transit;
 	int error = addresses_fill(object);
 
-	if (error)
-		return error;
-	error = manifest_open(fd, &geometry, &object->manifest);
 	if (error)
 		return error;
 	/* End write access before the object becomes visible under its name. */
@@ -447,7 +466,6 @@ static int publish(struct gpool_object *object, int fd)
 	}
 	if (readonly && object->part_count)
 		object_protect(object, false);
-	manifest_close(&object->manifest);
 	return error;
 }
 
@@ -464,13 +482,15 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 	parts_touch(object);
 	error = runs_collect(object, &runs);
 	if (!error)
-		error = draft_manifest(&object->draft, &runs, object->pool->page_bytes, &fd);
+		error = draft_manifest(&object->draft, &runs, object->pool->page_bytes, &object->manifest, &fd);
 	runs_free(&runs);
 	if (error)
 		return error;
 	error = publish(object, fd);
 	close(fd);
-	if (!error)
+	if (error)
+		manifest_close(&object->manifest);
+	else
 		*version = object->version;
 	return error;
 }

@@ -46,14 +46,12 @@ int draft_set(struct draft *draft, const char *key, const void *value, size_t by
 	if (bytes > MANIFEST_BYTES_MAX || draft->bytes > 2 * (uint64_t)MANIFEST_BYTES_MAX)
 		return fail(-EFBIG, "the value of '%s' has %zu bytes; the metadata of an object can have at most %d",
 			key, bytes, MANIFEST_BYTES_MAX);
-	error = draft_grow(draft, key_bytes + 1 + bytes);
+	error = draft_grow(draft, key_bytes + 1 + bytes + DRAFT_SLACK);
 	if (error)
 		return error;
 	entry = &draft->entries[draft->count++];
 	*entry = (struct draft_entry){
 		.at = draft->bytes, .key_bytes = (uint32_t)key_bytes, .value_bytes = (uint32_t)bytes};
-	for (int i = 0; i < 8; i++)
-		entry->prefix = entry->prefix << 8 | (i < (int)key_bytes ? (uint8_t)key[i] : 0);
 	memcpy(draft->data + draft->bytes, key, key_bytes + 1);
 	if (bytes)
 		memcpy(draft->data + draft->bytes + key_bytes + 1, value, bytes);
@@ -68,35 +66,6 @@ void draft_free(struct draft *draft)
 	memset(draft, 0, sizeof(*draft));
 }
 
-static int key_order(const struct draft *draft, const struct draft_entry *a, const struct draft_entry *b)
-{
-	if (a->prefix != b->prefix)
-		return a->prefix < b->prefix ? -1 : 1;
-	return manifest_key_compare(draft->data + a->at, a->key_bytes, draft->data + b->at, b->key_bytes);
-}
-
-static int by_key_and_age(const void *left, const void *right, void *context)
-{
-	const struct draft_entry *a = left, *b = right;
-	int order = key_order(context, a, b);
-
-	return order ? order : a->at < b->at ? -1 : a->at > b->at;
-}
-
-/* Sort by key, and keep the last value of each key. The data of other values stays allocated but unused. */
-static void draft_sort(struct draft *draft)
-{
-	uint32_t kept = 0;
-
-	if (!draft->count)
-		return;
-	qsort_r(draft->entries, draft->count, sizeof(*draft->entries), by_key_and_age, draft);
-	for (uint32_t i = 0; i < draft->count; i++)
-		if (i + 1 == draft->count || key_order(draft, &draft->entries[i], &draft->entries[i + 1]))
-			draft->entries[kept++] = draft->entries[i];
-	draft->count = kept;
-}
-
 static uint64_t data_bytes(const struct draft *draft)
 {
 	uint64_t at = 0;
@@ -106,82 +75,149 @@ static uint64_t data_bytes(const struct draft *draft)
 	return at;
 }
 
-/* Write the manifest into zeroed memory that is aligned to 8 bytes. */
-static void manifest_write(
-	char *base, uint64_t bytes, const struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes)
+/* ---- write the manifest ---- */
+
+/* The file of a manifest that is being written. */
+struct output {
+	int fd;
+	int error;
+	size_t used;
+	char bytes[64 << 10]; /* the end that is not written yet */
+};
+
+static void flush(struct output *out)
 {
-	struct manifest_layout layout = manifest_layout_of(runs->run_count, runs->allocations, draft->count);
-	struct manifest_header *header = (struct manifest_header *)(void *)base;
-	struct manifest_entry *entries = (struct manifest_entry *)(void *)(base + layout.entries);
+	size_t at = 0;
+
+	while (at < out->used && !out->error) {
+		ssize_t written = write(out->fd, out->bytes + at, out->used - at);
+
+		if (written > 0)
+			at += (size_t)written;
+		else if (written == 0 || errno != EINTR)
+			out->error = -ENOMEM;
+	}
+	out->used = 0;
+}
+
+static void put(struct output *out, const void *from, size_t bytes)
+{
+	while (bytes) {
+		size_t part = sizeof(out->bytes) - out->used < bytes ? sizeof(out->bytes) - out->used : bytes;
+
+		memcpy(out->bytes + out->used, from, part);
+		from = (const char *)from + part;
+		bytes -= part;
+		out->used += part;
+		if (out->used == sizeof(out->bytes))
+			flush(out);
+	}
+}
+
+/* Write zeros up to the next multiple of 8. */
+static void pad(struct output *out)
+{
+	static const char zeros[8];
+
+	put(out, zeros, (8 - out->used % 8) % 8);
+}
+
+static void entries_write(struct output *out, const struct draft *draft)
+{
 	uint64_t at = 0;
 
-	*header = (struct manifest_header){
-		.magic = MANIFEST_MAGIC,
-		.version = MANIFEST_VERSION,
-		.header_bytes = sizeof(*header),
-		.bytes = bytes,
-		.page_bytes = page_bytes,
-		.runs = runs->run_count,
-		.allocations = runs->allocations,
-		.entries = draft->count,
-	};
-	for (uint32_t i = 0; i < runs->allocations; i++)
-		header->pages += runs->sizes[i];
-	memcpy(base + layout.runs, runs->runs, runs->run_count * sizeof(*runs->runs));
-	memcpy(base + layout.run_counts, runs->run_counts, runs->allocations * sizeof(*runs->run_counts));
-	memcpy(base + layout.sizes, runs->sizes, runs->allocations * sizeof(*runs->sizes));
 	for (uint32_t i = 0; i < draft->count; i++) {
 		const struct draft_entry *from = &draft->entries[i];
 
-		entries[i] = (struct manifest_entry){at, from->key_bytes, from->value_bytes};
-		memcpy(base + layout.data + at, draft->data + from->at, from->key_bytes + 1);
-		memcpy(base + layout.data + manifest_value_at(at, from->key_bytes),
-			draft->data + from->at + from->key_bytes + 1, from->value_bytes);
+		put(out, &(struct manifest_entry){at, from->key_bytes, from->value_bytes},
+			sizeof(struct manifest_entry));
 		at = manifest_next_at(at, from->key_bytes, from->value_bytes);
 	}
-	header->layout_hash = manifest_hash(base, &layout, bytes, page_bytes);
+	for (uint32_t i = 0; i < draft->count; i++) {
+		const char *key = draft->data + draft->entries[i].at;
+
+		/* The sort has scattered the entries in memory. */
+		if (i + DRAFT_PREFETCH < draft->count)
+			__builtin_prefetch(draft->data + draft->entries[i + DRAFT_PREFETCH].at);
+		put(out, key, draft->entries[i].key_bytes + 1);
+		pad(out);
+		put(out, key + draft->entries[i].key_bytes + 1, draft->entries[i].value_bytes);
+		pad(out);
+	}
 }
 
-int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes, int *fd)
+/*
+ * Write the manifest with write(2). A writable mapping could be inherited by a child that another thread forks, and
+ * would then prevent the seal.
+ */
+static int file_write(
+	int fd, const struct manifest_header *header, const struct draft *draft, const struct manifest_runs *runs)
 {
-	uint64_t bytes;
-	char *base;
-	int error = -ENOMEM;
+	struct output *out = malloc(sizeof(*out));
+	int error;
 
-	draft_sort(draft);
-	bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
-	if (bytes > MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the runs and metadata of the object have %llu bytes; the maximum is %d",
-			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
-	/*
-	 * Write the manifest with write(2). A writable mapping could be inherited by a child that another thread forks,
-	 * and would then prevent the seal.
-	 */
-	base = calloc(1, bytes);
-	if (!base)
+	if (!out)
 		return -ENOMEM;
-	manifest_write(base, bytes, draft, runs, page_bytes);
-	*fd = memfd_create("gpool-object", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (*fd < 0) {
-		error = errno == ENFILE || errno == EMFILE ? -EMFILE : -ENOMEM;
-		goto free_base;
-	}
-	if (fchmod(*fd, 0600) < 0)
-		goto close_fd;
-	for (uint64_t at = 0; at < bytes;) {
-		ssize_t written = write(*fd, base + at, bytes - at);
+	out->fd = fd;
+	out->error = 0;
+	out->used = 0;
+	put(out, header, sizeof(*header));
+	put(out, runs->runs, runs->run_count * sizeof(*runs->runs));
+	put(out, runs->run_counts, runs->allocations * sizeof(*runs->run_counts));
+	pad(out);
+	put(out, runs->sizes, runs->allocations * sizeof(*runs->sizes));
+	pad(out);
+	entries_write(out, draft);
+	flush(out);
+	error = out->error;
+	free(out);
+	return error;
+}
 
-		if (written <= 0)
-			goto close_fd;
-		at += (uint64_t)written;
-	}
-	if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-		goto close_fd;
-	free(base);
-	return 0;
-close_fd:
-	close(*fd);
-free_base:
-	free(base);
+/* Write the file, and seal it with the hash of its content. */
+static int file_seal(int fd, struct manifest_header *header, const struct draft *draft,
+	const struct manifest_runs *runs, struct manifest *manifest)
+{
+	struct manifest_layout layout = manifest_layout_of(runs->run_count, runs->allocations, draft->count);
+	int error = fchmod(fd, 0600) < 0 ? -ENOMEM : file_write(fd, header, draft, runs);
+
+	if (error || manifest_map(fd, header->bytes, manifest))
+		return -ENOMEM;
+	header->layout_hash = manifest_hash(manifest->header, &layout, header->bytes, header->page_bytes);
+	if (pwrite(fd, header, sizeof(*header), 0) == (ssize_t)sizeof(*header) &&
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
+		return 0;
+	manifest_close(manifest);
+	return -ENOMEM;
+}
+
+int draft_manifest(
+	struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes, struct manifest *manifest, int *fd)
+{
+	struct manifest_header header = {
+		.magic = MANIFEST_MAGIC,
+		.version = MANIFEST_VERSION,
+		.header_bytes = sizeof(header),
+		.page_bytes = page_bytes,
+		.runs = runs->run_count,
+		.allocations = runs->allocations,
+	};
+	int error = draft_sort(draft);
+
+	if (error)
+		return error;
+	header.entries = draft->count;
+	header.bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
+	for (uint32_t i = 0; i < runs->allocations; i++)
+		header.pages += runs->sizes[i];
+	if (header.bytes > MANIFEST_BYTES_MAX)
+		return fail(-EFBIG, "the runs and metadata of the object have %llu bytes; the maximum is %d",
+			(unsigned long long)header.bytes, MANIFEST_BYTES_MAX);
+	*fd = memfd_create("gpool-object", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd < 0)
+		return errno == ENFILE || errno == EMFILE ? -EMFILE : -ENOMEM;
+	error = file_seal(*fd, &header, draft, runs, manifest);
+	if (error)
+		close(*fd);
 	return error;
 }

@@ -33,21 +33,19 @@ static int handles_import(const struct gpool_object *object)
 	return window_import(object->pool, least, most - least + 1);
 }
 
-static int run_map(struct gpool_object *object, const struct manifest_run *run, uint64_t *at)
+/*
+ * Return the pages of run *next and of the following runs that continue it, which are mapped by one call. A run that
+ * begins in the handle in which the one before it ends does not continue it, since this handle must be mapped twice.
+ */
+static struct manifest_run runs_join(const struct gpool_object *object, uint32_t *next)
 {
-	struct gpool *pool = object->pool;
-	uint32_t per_handle = pool->header->pages_per_handle, first = run->first / per_handle * per_handle;
-	uint64_t handle_bytes = pool->page_bytes * per_handle, handle;
-	int error = 0;
+	const struct manifest *manifest = &object->manifest;
+	struct manifest_run run = manifest->runs[(*next)++];
 
-	for (uint32_t i = 0; i < handles_of(object, run) && !error; i++) {
-		error = window_handle(pool, first + i * per_handle, &handle);
-		if (!error)
-			error = gpu_map(pool->gpu, *at, handle_bytes, 0, handle);
-		if (!error)
-			*at += handle_bytes;
-	}
-	return error;
+	while (*next < manifest->header->runs && manifest->runs[*next].first == run.first + run.count &&
+		(run.first + run.count) % object->pool->header->pages_per_handle == 0)
+		run.count += manifest->runs[(*next)++].count;
+	return run;
 }
 
 int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
@@ -57,8 +55,11 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 	uint64_t at = begin;
 	int error = handles_import(object);
 
-	for (uint32_t i = 0; i < manifest->header->runs && !error; i++)
-		error = run_map(object, &manifest->runs[i], &at);
+	for (uint32_t i = 0; i < manifest->header->runs && !error;) {
+		struct manifest_run run = runs_join(object, &i);
+
+		error = window_map_at(pool, run.first, run.count, &at);
+	}
 	if (!error)
 		error = gpu_access(
 			pool->gpu, begin, at - begin, object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);

@@ -1,4 +1,4 @@
-"""Build the wheel of what tools/build/wheel has put together; `make wheel` runs it."""
+"""Build the wheel from the files that tools/build/wheel has collected; `make wheel` runs it."""
 
 from __future__ import annotations
 

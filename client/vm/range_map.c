@@ -83,23 +83,6 @@ static int handles_import(const struct gpool_range *range)
 	return window_import(range->pool, least, end - least);
 }
 
-static int span_map(struct gpool_range *range, const struct page_span *span, uint64_t *at)
-{
-	struct gpool *pool = range->pool;
-	uint32_t per_handle = pool->header->pages_per_handle, first = span->first / per_handle * per_handle;
-	uint64_t handle;
-	int error = 0;
-
-	for (uint32_t i = 0; i < handles_of(pool, span) && !error; i++) {
-		error = window_handle(pool, first + i * per_handle, &handle);
-		if (!error)
-			error = gpu_map(pool->gpu, *at, handle_bytes(pool), 0, handle);
-		if (!error)
-			*at += handle_bytes(pool);
-	}
-	return error;
-}
-
 int range_map(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
@@ -110,7 +93,7 @@ int range_map(struct gpool_range *range)
 		return elastic_map(range->elastic);
 	error = handles_import(range);
 	for (uint32_t i = 0; i < range->pages.count && !error; i++)
-		error = span_map(range, &range->pages.spans[i], &at);
+		error = window_map_at(pool, range->pages.spans[i].first, range->pages.spans[i].count, &at);
 	if (!error)
 		error = gpu_access(
 			pool->gpu, range->va, range->bytes, range->version ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);

@@ -125,23 +125,23 @@ static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages,
 {
 	struct gpool *pool = space->pool;
 	int error = handles_import(pool, pages, count);
-	uint32_t done = 0;
-	uint64_t handle;
+	uint32_t done = 0, per_slot = handle_pages(pool);
+	uint64_t begin = vm_address(space, slot), at = begin;
 
 	while (done < count && !error) {
-		error = window_handle(pool, pages[done], &handle);
-		if (error)
-			break;
-		count_mapped(space, pages[done], 1);
-		error = gpu_map(pool->gpu, vm_address(space, slot + done), space->slot_bytes, 0, handle);
-		if (error)
-			count_mapped(space, pages[done], UINT32_MAX);
-		else
-			done++;
+		uint32_t end = done + 1;
+
+		while (end < count && pages[end] == pages[end - 1] + per_slot)
+			end++;
+		for (uint32_t i = done; i < end; i++)
+			count_mapped(space, pages[i], 1);
+		error = window_map_at(pool, pages[done], (end - done) * per_slot, &at);
+		done = (uint32_t)((at - begin) / space->slot_bytes);
+		for (uint32_t i = done; i < end; i++)
+			count_mapped(space, pages[i], UINT32_MAX);
 	}
 	if (!error)
-		error = gpu_access(
-			pool->gpu, vm_address(space, slot), count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
+		error = gpu_access(pool->gpu, begin, count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
 	if (!error)
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count,

@@ -28,7 +28,7 @@ static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_i
 
 /*
  * block_copy_queue() - queue the copies. Their order is undefined, so no copy may write to memory that another one
- * reads or writes. Copies are fastest if addresses and sizes are multiples of 16.
+ * reads or writes. Copies are fastest if the distance of the two addresses is a multiple of 16.
  * Return: 0 (also without items), -EINVAL (no list, or a list that is not aligned to 8 bytes), or an error of
  * gpu_launch().
  */

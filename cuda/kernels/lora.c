@@ -9,9 +9,6 @@
 enum {
 	BLOCK_THREADS = 128,
 	EXPAND_COLUMNS = 256, /* per block of expand: two tiles */
-	/* Layout of the shared memory in lora.cu. */
-	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* per token: one row of sums for each of four warps */
-	SHARED_FLAG_BYTES = 16,
 };
 
 void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step,
@@ -139,6 +136,19 @@ static uint32_t piece_rows(const struct lora_args *args)
 	return args->tokens_max > LORA_SPLIT_TOKENS_MAX ? LORA_PIECE_LARGE : LORA_PIECE_SMALL;
 }
 
+/*
+ * shrink_shared_bytes() - return the size of what lora.cu stores in shared memory: 16 bytes for each part that a thread
+ * loads, or a flag and, per token, a row of sums for each of four warps.
+ */
+static uint32_t shrink_shared_bytes(const struct lora_args *args)
+{
+	uint32_t eights = args->rank_max <= 8 ? 1 : args->rank_max <= 16 ? 2 : LORA_SLICE / 8, rows = piece_rows(args);
+	uint32_t stages = LORA_SHRINK_STAGES * (eights + rows / 8) * BLOCK_THREADS * 16,
+		 sums = 16 + rows * 4 * (eights * 8 + 8) * 4;
+
+	return stages > sums ? stages : sums;
+}
+
 int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
 {
 	struct gpu_shape shape = {.block = BLOCK_THREADS};
@@ -149,7 +159,7 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	shape.grid[0] = pieces_most(args);
 	shape.grid[1] = lora_splits(args->in);
 	shape.grid[2] = (args->rank_max + LORA_SLICE - 1) / LORA_SLICE;
-	shape.shared_bytes = SHARED_FLAG_BYTES + piece_rows(args) * SHRINK_ROW_BYTES;
+	shape.shared_bytes = shrink_shared_bytes(args);
 	return gpu_launch(gpu, GPU_KERNEL_LORA_SHRINK, &shape, args, sizeof(*args), stream);
 }
 

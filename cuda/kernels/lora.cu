@@ -2,8 +2,8 @@
  * lora.cu - shrink and expand for a batch with mixed ranks and adapters.
  *
  * During decoding, both kernels are bound by memory bandwidth: each weight is used for one or a few tokens. Each thread
- * therefore loads the tiles from memory to registers, 16 bytes at a time, without shared memory. Each byte is loaded
- * once for all tokens of a piece, in the layout of a tensor operation. A tensor operation always processes 16 tokens;
+ * therefore loads its own operands, 16 bytes at a time, before the previous ones are used. Each byte is loaded once for
+ * all tokens of a piece, in the layout of a tensor operation. A tensor operation always processes 16 tokens;
  * the cost for fewer is not significant, so the same code serves decoding and prefill. Ranks that are not multiples of
  * 8 or 16 are padded with zeros in registers.
  *
@@ -16,16 +16,18 @@
  * operation has operands of 16 bits. Each token's sums are therefore divided by a power of two that brings the largest
  * near 1, and each is passed as two numbers: its rounded value and its rounding error.
  */
+#include "cuda/kernels/async_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, PAD = 8 };
+enum { WARPS = 4, THREADS = 32 * WARPS, PAD = 8, STAGES = LORA_SHRINK_STAGES };
 
 /* A piece and its data, and the position of a thread in its warp. */
 struct job {
 	const struct lora_adapter *adapter;
 	const uint32_t *order; /* of this piece */
 	uint32_t begin, count, rank;
+	float scale;
 	bool split;
 };
 
@@ -52,30 +54,11 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 	job.begin = piece.begin;
 	job.count = piece.count;
 	job.rank = job.adapter->rank;
+	job.scale = job.adapter->scale;
 	return job.rank && job.rank <= args.rank_max;
 }
 
 static const uint32_t no_row = UINT32_MAX;
-
-/*
- * x_part() - return 8 elements of a row of x from `column` on, a multiple of 8; zeros beyond the end, where other data
- * follows.
- */
-static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uint32_t column)
-{
-	const uint16_t *row = (const uint16_t *)args.x + (uint64_t)index * args.x_stride;
-	uint32_t words[4] = {0, 0, 0, 0};
-
-	if (index == no_row)
-		return make_uint4(0, 0, 0, 0);
-	if (column + 8 <= args.in)
-		return *(const uint4 *)(row + column);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		if (column + i < args.in)
-			words[i / 2] |= (uint32_t)row[column + i] << i % 2 * 16;
-	return make_uint4(words[0], words[1], words[2], words[3]);
-}
 
 /* tile_part() - return 8 elements of row k of a tile, or zeros if k is not below the rank. */
 static __device__ uint4 tile_part(const uint16_t *tile, uint32_t k, uint32_t rank, uint32_t column)
@@ -85,40 +68,134 @@ static __device__ uint4 tile_part(const uint16_t *tile, uint32_t k, uint32_t ran
 
 /* ---- shrink ---- */
 
+/*
+ * thread_index() - return threadIdx.x.
+ * slice_begin() - return the first rank of the block's slice.
+ *
+ * The compiler does not know that these are always the same, so it computes addresses where they are used. Otherwise,
+ * it would compute those of all sums before the loop over tiles, which needs the registers.
+ */
+static __device__ __forceinline__ uint32_t thread_index(void)
+{
+	uint32_t index = threadIdx.x;
+
+#ifdef __CUDA_ARCH__
+	asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+#endif
+	return index;
+}
+
+static __device__ __forceinline__ uint32_t slice_begin(void)
+{
+	uint32_t index = blockIdx.z;
+
+#ifdef __CUDA_ARCH__
+	asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(index));
+#endif
+	return index * LORA_SLICE;
+}
+
 /* The rows of x of a thread: g and g + 8 of each 16 tokens. */
 template <int M> struct x_rows {
-	uint32_t row[M][2];
+	uint32_t row[M * 2];
 };
 
 template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job &job) {
-	const uint32_t g = threadIdx.x % 32 / 4;
+	const uint32_t g = thread_index() % 32 / 4;
 	struct x_rows<M> x;
 
 #pragma unroll
-	for (int i = 0; i < M * 2; i++) {
-		const uint32_t token = i / 2 * 16 + i % 2 * 8 + g;
-
-		x.row[i / 2][i % 2] = token < job.count ? job.order[token] : no_row;
-	}
+	for (int i = 0; i < M * 2; i++)
+		x.row[i] = i * 8 + g < job.count ? job.order[i * 8 + g] : no_row;
 	return x;
 }
 
-/* tile_shrink() - add the warp's 32 columns of one tile: d[16 M tokens][8 N ranks] += x A^T. */
-template <uint32_t element, int M, int N>
-static __device__ void tile_shrink(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x,
-	uint32_t tile, uint32_t slice, float (&d)[M][N][4])
+/* The next tile of a matrix, and how many follow it without a gap. */
+struct tile_cursor {
+	uint64_t at;
+	uint32_t left, run;
+};
+
+static __device__ struct tile_cursor cursor_at(const struct lora_matrix &matrix, uint32_t rank, uint32_t tile)
 {
-	const uint32_t lane = threadIdx.x % 32, g = lane / 4, column = threadIdx.x / 32 * 32 + lane % 4 * 8;
-	const uint16_t *weights = (const uint16_t *)lora_tile_at(&job.adapter->a, job.rank, tile);
+	struct tile_cursor cursor = {matrix.first + (uint64_t)tile * lora_tile_bytes(rank), 0, 0};
+
+	if (tile < matrix.head_tiles) {
+		cursor.left = matrix.head_tiles - tile;
+	} else {
+		const uint32_t further = tile - matrix.head_tiles, in_run = further % matrix.run_tiles;
+
+		cursor.run = further / matrix.run_tiles;
+		cursor.at = ((const uint64_t *)matrix.more)[cursor.run++] + (uint64_t)in_run * lora_tile_bytes(rank);
+		cursor.left = matrix.run_tiles - in_run;
+	}
+	return cursor;
+}
+
+/* cursor_take() - return the address of the next tile, and advance. */
+static __device__ const uint16_t *cursor_take(
+	struct tile_cursor &cursor, const struct lora_matrix &matrix, uint32_t rank)
+{
+	const uint16_t *tile;
+
+	if (!cursor.left) {
+		cursor.at = ((const uint64_t *)matrix.more)[cursor.run++];
+		cursor.left = matrix.run_tiles;
+	}
+	tile = (const uint16_t *)cursor.at;
+	cursor.at += lora_tile_bytes(rank);
+	cursor.left--;
+	return tile;
+}
+
+/*
+ * What a thread needs of one tile, in shared memory: N parts of A, then 2 M parts of x, of 8 elements each. The parts
+ * of the threads are next to each other. Each thread reads only what it has copied itself, so warps do not wait for
+ * each other.
+ */
+template <int M, int N> static __device__ uint4 *stage_at(uint4 *memory, uint32_t thread, uint32_t stage)
+{
+	return memory + (stage % STAGES * (N + 2 * M)) * THREADS + thread;
+}
+
+/*
+ * tile_load() - begin to load the warp's 32 columns of one tile. Ranks and tokens that do not exist are zeros, and the
+ * columns beyond the end of x, where other data follows. There are no branches, and the addresses are always valid.
+ */
+template <int M, int N>
+static __device__ void tile_load(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x,
+	const uint16_t *weights, uint32_t tile, uint32_t thread, uint4 *stage)
+{
+	const uint32_t lane = thread % 32, g = lane / 4, column = thread / 32 * 32 + lane % 4 * 8,
+		       at = tile * LORA_TILE_COLUMNS + column, left = at < args.in ? min(args.in - at, 8) * 2 : 0;
+	const uint32_t slice = slice_begin();
+	const uint16_t *from = (const uint16_t *)args.x + (left ? at : 0);
+
+#pragma unroll
+	for (int n = 0; n < N; n++) {
+		const uint32_t k = slice + n * 8 + g;
+
+		async_copy(stage + n * THREADS, weights + (k < job.rank ? k : 0) * LORA_TILE_COLUMNS + column,
+			k < job.rank ? 16 : 0);
+	}
+#pragma unroll
+	for (int i = 0; i < M * 2; i++)
+		async_copy(stage + (N + i) * THREADS,
+			from + (uint64_t)(x.row[i] != no_row ? x.row[i] : 0) * args.x_stride,
+			x.row[i] != no_row ? left : 0);
+}
+
+/* tile_shrink() - add the warp's 32 columns of one tile: d[16 M tokens][8 N ranks] += x A^T. */
+template <uint32_t element, int M, int N> static __device__ void tile_shrink(const uint4 *stage, float (&d)[M][N][4])
+{
 	uint4 a[N];
 
 #pragma unroll
 	for (int n = 0; n < N; n++)
-		a[n] = tile_part(weights, slice + n * 8 + g, job.rank, column);
+		a[n] = stage[n * THREADS];
 #pragma unroll
 	for (int m = 0; m < M; m++) {
-		const uint4 low = x_part(args, x.row[m][0], tile * LORA_TILE_COLUMNS + column);
-		const uint4 high = x_part(args, x.row[m][1], tile * LORA_TILE_COLUMNS + column);
+		const uint4 low = stage[(N + 2 * m) * THREADS], high = stage[(N + 2 * m + 1) * THREADS];
 		const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 
 #pragma unroll
@@ -129,14 +206,44 @@ static __device__ void tile_shrink(const struct lora_args &args, const struct jo
 	}
 }
 
-/* warps_add() - add the sums of the four warps to `total`; each thread adds M N of the [16 M][8 N] numbers. */
+/* tiles_shrink() - add the tiles from `tile` to end - 1. While one is computed, the next one is loaded. */
+template <int M, int N>
+static __device__ void tiles_shrink(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x,
+	uint32_t tile, uint32_t end, uint4 *memory, float (&d)[M][N][4])
+{
+	const struct lora_matrix &a = job.adapter->a;
+	struct tile_cursor cursor = cursor_at(a, job.rank, tile);
+
+	/* The first iterations only load, so that the code for loads exists once. */
+	for (uint32_t next = tile, shrunk = tile; shrunk < end;) {
+		const bool full = next >= tile + STAGES;
+		const uint32_t thread = thread_index();
+		uint4 *stage = stage_at<M, N>(memory, thread, next - tile);
+
+		if (full) {
+			async_copies_wait<STAGES - 1>();
+			if (args.element == ELEMENT_F16)
+				tile_shrink<ELEMENT_F16, M, N>(stage, d);
+			else
+				tile_shrink<ELEMENT_BF16, M, N>(stage, d);
+			shrunk++;
+		}
+		if (next < end)
+			tile_load<M, N>(args, job, x, cursor_take(cursor, a, job.rank), next, thread, stage);
+		async_copies_end();
+		next++;
+	}
+}
+
+/* warps_add() - add the sums of the four warps; each thread adds M N of the [16 M][8 N] numbers. */
 template <int M, int N>
 static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float (&total)[M * N])
 {
 	enum { ROWS = M * 16, COLUMNS = N * 8, STRIDE = COLUMNS + PAD };
-	const uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-	float *mine = shared + threadIdx.x / 32 * ROWS * STRIDE;
+	const uint32_t thread = thread_index(), lane = thread % 32, g = lane / 4, c = lane % 4;
+	float *mine = shared + thread / 32 * ROWS * STRIDE;
 
+	__syncthreads(); /* the stages of other warps have the same memory */
 #pragma unroll
 	for (int m = 0; m < M; m++)
 #pragma unroll
@@ -148,28 +255,33 @@ static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float
 	__syncthreads();
 #pragma unroll
 	for (int i = 0; i < M * N; i++) {
-		const uint32_t at = threadIdx.x + i * THREADS, place = at / COLUMNS * STRIDE + at % COLUMNS;
+		const uint32_t at = thread + i * THREADS, place = at / COLUMNS * STRIDE + at % COLUMNS;
 		float sum = shared[place];
 
 #pragma unroll
 		for (int warp = 1; warp < WARPS; warp++)
 			sum += shared[warp * ROWS * STRIDE + place];
-		total[i] += sum;
+		total[i] = 0 + sum; /* like splits_add(): not -0 */
 	}
 	__syncthreads();
 }
 
-/* sums_put() - store a thread's numbers in rows of fp32, which begin at the piece's first token. */
+/*
+ * sums_put() - store a thread's numbers in rows of fp32, which begin at the piece's first token, or add them to what
+ * the thread has stored there.
+ */
 template <int M, int N>
 static __device__ void sums_put(
-	const struct lora_args &args, const struct job &job, uint32_t slice, float *rows, const float (&total)[M * N])
+	const struct lora_args &args, const struct job &job, float *rows, const float (&total)[M * N], bool add)
 {
+	const uint32_t thread = thread_index(), slice = slice_begin(), stride = lora_rank_stride(args.rank_max);
+
 #pragma unroll
 	for (int i = 0; i < M * N; i++) {
-		const uint32_t at = threadIdx.x + i * THREADS, token = at / (N * 8), k = slice + at % (N * 8);
+		const uint32_t at = thread + i * THREADS, token = at / (N * 8), k = slice + at % (N * 8);
 
 		if (token < job.count && k < job.rank)
-			rows[(uint64_t)token * lora_rank_stride(args.rank_max) + k] = total[i];
+			rows[token * stride + k] = (add ? rows[token * stride + k] : 0) + total[i];
 	}
 }
 
@@ -183,7 +295,7 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 	if (threadIdx.x == 0) {
 		*flag = atomicAdd(counter, 1) == gridDim.y - 1;
 		if (*flag)
-			*counter = 0; /* for the next launch */
+			atomicExch(counter, 0); /* for the next launch */
 	}
 	__syncthreads();
 	__threadfence();
@@ -195,15 +307,15 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
  * multiprocessors.
  */
 template <int M, int N>
-static __device__ void splits_add(
-	const struct lora_args &args, const struct job &job, uint32_t slice, float (&total)[M * N])
+static __device__ void splits_add(const struct lora_args &args, const struct job &job, float (&total)[M * N])
 {
+	const uint32_t thread = thread_index(), slice = slice_begin();
 	const uint64_t stride = lora_rank_stride(args.rank_max), rows = lora_split_rows(args.tokens_max);
 	const float *partials = lora_partials(&args) + (uint64_t)job.begin * stride;
 
 #pragma unroll
 	for (int i = 0; i < M * N; i++) {
-		const uint32_t at = threadIdx.x + i * THREADS, token = at / (N * 8), k = slice + at % (N * 8);
+		const uint32_t at = thread + i * THREADS, token = at / (N * 8), k = slice + at % (N * 8);
 
 		total[i] = 0;
 		if (token < job.count && k < job.rank)
@@ -213,69 +325,65 @@ static __device__ void splits_add(
 	}
 }
 
-/* Like expand(), this function is not inlined, so that each rank class has its own number of registers. */
-template <uint32_t element, int M, int N>
-static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
+template <int M, int N>
+static __device__ __forceinline__ void shrink(const struct lora_args &args, const struct job &job, uint4 *memory)
 {
-	const uint32_t slice = blockIdx.z * LORA_SLICE, tiles = lora_tiles(args.in),
-		       split_tiles = lora_split_tiles(args.in);
+	const uint32_t tiles = lora_tiles(args.in), split_tiles = lora_split_tiles(args.in);
 	const uint32_t stride = lora_rank_stride(args.rank_max);
 	const struct x_rows<M> x = x_rows_get<M>(job);
-	float *shared = (float *)(flag + 4), total[M * N] = {};
+	float *sums = lora_sums(&args) + (uint64_t)job.begin * stride, total[M * N];
 
-	for (uint32_t split = blockIdx.y; split < gridDim.y; split += job.split ? gridDim.y : 1) {
-		const uint32_t end = min(tiles, (split + 1) * split_tiles);
+	for (uint32_t split = blockIdx.y;; split++) {
 		float d[M][N][4] = {};
 
-#pragma unroll(M == 1 ? 4 : 1)
-		for (uint32_t tile = split * split_tiles; tile < end; tile++)
-			tile_shrink<element, M, N>(args, job, x, tile, slice, d);
-		warps_add<M, N>(shared, d, total);
+		tiles_shrink<M, N>(args, job, x, split * split_tiles, min(tiles, (split + 1) * split_tiles), memory, d);
+		warps_add<M, N>((float *)(memory + 1), d, total);
+		if (job.split)
+			break;
+		sums_put<M, N>(args, job, sums, total, split);
+		if (split + 1 == gridDim.y)
+			return;
 	}
-	if (job.split && gridDim.y > 1) {
+	if (gridDim.y > 1) {
 		const uint64_t row = (uint64_t)blockIdx.y * lora_split_rows(args.tokens_max) + job.begin;
 
-		sums_put<M, N>(args, job, slice, lora_partials(&args) + row * stride, total);
-		if (!is_last(args, flag))
+		sums_put<M, N>(args, job, lora_partials(&args) + row * stride, total, false);
+		if (!is_last(args, (uint32_t *)memory))
 			return;
-		splits_add<M, N>(args, job, slice, total);
+		splits_add<M, N>(args, job, total);
 	}
-	sums_put<M, N>(args, job, slice, lora_sums(&args) + (uint64_t)job.begin * stride, total);
+	sums_put<M, N>(args, job, sums, total, false);
 }
 
-template <uint32_t element, int M>
-static __device__ void shrink_ranks(const struct lora_args &args, const struct job &job, uint32_t *flag)
+template <int M> static __device__ void shrink_ranks(const struct lora_args &args, const struct job &job, uint4 *memory)
 {
 	const uint32_t ranks = job.rank - blockIdx.z * LORA_SLICE; /* remaining from this slice on */
 
 	if (ranks <= 8)
-		shrink<element, M, 1>(args, job, flag);
+		shrink<M, 1>(args, job, memory);
 	else if (ranks <= 16)
-		shrink<element, M, 2>(args, job, flag);
+		shrink<M, 2>(args, job, memory);
 	else
-		shrink<element, M, 4>(args, job, flag);
+		shrink<M, 4>(args, job, memory);
 }
 
-template <uint32_t element>
-static __device__ void shrink_tokens(const struct lora_args &args, const struct job &job, uint32_t *flag)
+/* shrink_job_get() - like job_get(), for a block of shrink; false also if the block has no ranks or no split. */
+static __device__ bool shrink_job_get(const struct lora_args &args, struct job &job)
 {
-	if (job.count <= 16)
-		shrink_ranks<element, 1>(args, job, flag);
-	else
-		shrink_ranks<element, 4>(args, job, flag);
+	return job_get(args, blockIdx.x, job) && blockIdx.z * LORA_SLICE < job.rank && (job.split || !blockIdx.y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) lora_shrink(const __grid_constant__ struct lora_args args)
 {
-	extern __shared__ uint4 block_memory[]; /* a flag, then [warps][tokens][ranks + PAD] fp32 */
+	extern __shared__ uint4 block_memory[]; /* stages; or a flag, then [warps][tokens][ranks + PAD] fp32 */
 	struct job job;
 
-	if (!job_get(args, blockIdx.x, job) || blockIdx.z * LORA_SLICE >= job.rank || (!job.split && blockIdx.y))
+	if (!shrink_job_get(args, job))
 		return;
-	if (args.element == ELEMENT_F16)
-		shrink_tokens<ELEMENT_F16>(args, job, (uint32_t *)block_memory);
+	if (job.count <= 16)
+		shrink_ranks<1>(args, job, block_memory);
 	else
-		shrink_tokens<ELEMENT_BF16>(args, job, (uint32_t *)block_memory);
+		shrink_ranks<4>(args, job, block_memory);
 }
 
 /* ---- expand ---- */
@@ -414,11 +522,39 @@ static __device__ void step_expand(
 	pair_expand<element>(d[6], d[7], high, low, w.row[0].w, w.row[1].w, w.row[2].w, w.row[3].w);
 }
 
+/* The results of a lane before the addition: 16 columns from `column` on, a multiple of 16, of tokens g and g + 8. */
+struct results {
+	uint16_t *row[2]; /* NULL: no such token */
+	uint32_t column;
+	uint4 old[2][2]; /* of whole parts of 8 columns */
+};
+
+/* results_get() - load the results of 16 tokens and of the warp's 64 columns, from `column` on. */
+static __device__ void results_get(
+	const struct lora_args &args, const struct job &job, uint32_t tokens, uint32_t column, struct results &results)
+{
+	const uint32_t lane = threadIdx.x % 32, token = tokens + lane / 4;
+
+	results.column = column + lane % 4 * 16;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+		results.row[half] = token + half * 8 < job.count
+			? (uint16_t *)args.y + (uint64_t)job.order[token + half * 8] * args.y_stride
+			: NULL;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		if (results.row[i / 2] && results.column + i % 2 * 8 + 8 <= args.out)
+			results.old[i / 2][i % 2] = *(uint4 *)(results.row[i / 2] + results.column + i % 2 * 8);
+}
+
 /* columns_add() - add d, [column][part], to 8 columns of a row of y, from `column` on, a multiple of 8. */
 template <uint32_t element>
-static __device__ void columns_add(
-	uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4], int part)
+static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t columns, const uint4 &old, float factor,
+	const float (&d)[8][4], int part)
 {
+	const uint32_t before[4] = {old.x, old.y, old.z, old.w};
+	uint32_t words[4];
+
 	if (column + 8 > columns) {
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -427,65 +563,67 @@ static __device__ void columns_add(
 					value_get<element>(row[column + i]) + factor * d[i][part]);
 		return;
 	}
-
-	uint4 *place = (uint4 *)(row + column), old = *place;
-	uint32_t words[4] = {old.x, old.y, old.z, old.w};
-
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		words[i] = value_bits<element>(value_get<element>(words[i] & 0xffff) + factor * d[2 * i][part]) |
-			value_bits<element>(value_get<element>(words[i] >> 16) + factor * d[2 * i + 1][part]) << 16;
-	*place = make_uint4(words[0], words[1], words[2], words[3]);
+		words[i] = value_bits<element>(value_get<element>(before[i] & 0xffff) + factor * d[2 * i][part]) |
+			value_bits<element>(value_get<element>(before[i] >> 16) + factor * d[2 * i + 1][part]) << 16;
+	*(uint4 *)(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* tokens_add() - add the warp's results of 16 tokens and 64 columns; a lane holds 16 columns of tokens g and g + 8. */
+/* results_add() - add d to the results of 16 tokens. */
 template <uint32_t element, int K>
-static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
-	uint32_t tokens, uint32_t column, const float (&d)[8][4])
+static __device__ void results_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
+	uint32_t tokens, const float (&d)[8][4], const struct results &results)
 {
-	const uint32_t lane = threadIdx.x % 32, first = column + lane % 4 * 16;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+		if (results.row[half]) {
+			const float factor = job.scale * sums.factor[tokens + half * 8 + threadIdx.x % 32 / 4];
 
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		const uint32_t token = tokens + half * 8 + lane / 4;
-
-		if (token < job.count) {
-			uint16_t *row = (uint16_t *)args.y + (uint64_t)job.order[token] * args.y_stride;
-			const float factor = job.adapter->scale * sums.factor[token];
-
-			columns_add<element>(row, first, args.out, factor, d, half * 2);
-			columns_add<element>(row, first + 8, args.out, factor, d, half * 2 + 1);
+			for (int part = 0; part < 2; part++)
+				columns_add<element>(results.row[half], results.column + part * 8, args.out,
+					results.old[half][part], factor, d, half * 2 + part);
 		}
-	}
 }
 
 template <uint32_t element, int K>
-static __device__ __noinline__ void expand(const struct lora_args &args, const struct job &job, uint4 *memory)
+static __device__ __forceinline__ void expand(const struct lora_args &args, const struct job &job, uint4 *memory)
 {
-	enum { EARLY = K < 2 ? K : 2 }; /* weights that are loaded while the sums are prepared */
-	const uint32_t warp = threadIdx.x / 32, tile = blockIdx.y * 2 + warp / 2, rows = (job.count + 15) / 16 * 16;
+	enum { AHEAD = K < 2 ? K : 2 }; /* steps whose weights are loaded before they are used */
+	const uint32_t warp = threadIdx.x / 32, tile = blockIdx.y * 2 + warp / 2, rows = (job.count + 15) / 16 * 16,
+		       column = tile * LORA_TILE_COLUMNS + warp % 2 * 64;
 	const struct sums<K> sums = sums_place<K>(rows, memory);
 	const bool used = tile < lora_tiles(args.out);
 	const uint16_t *weights = used ? (const uint16_t *)lora_tile_at(&job.adapter->b, job.rank, tile) : 0;
-	struct weights early[EARLY];
+	struct weights ahead[AHEAD];
+	struct results results;
 
 #pragma unroll
-	for (int step = 0; step < EARLY; step++)
-		early[step] = weights_get(weights, used ? job.rank : 0, step);
+	for (int step = 0; step < AHEAD; step++)
+		ahead[step] = weights_get(weights, used ? job.rank : 0, step);
+	if (used)
+		results_get(args, job, 0, column, results);
 	sums_load<element, K>(args, job, rows, sums);
 	__syncthreads();
 	if (!used)
 		return;
 	for (uint32_t tokens = 0; tokens < rows; tokens += 16) {
+		const bool again = tokens + 16 < rows;
 		float d[8][4] = {};
 
+		/* Not unrolled further, because the addresses of all steps would need more registers than there are. */
+#pragma unroll 1
+		for (uint32_t first = 0; first < K; first += AHEAD)
 #pragma unroll
-		for (int step = 0; step < EARLY; step++)
-			step_expand<element, K>(sums, tokens, step, early[step], d);
-#pragma unroll 2
-		for (int step = EARLY; step < K; step++)
-			step_expand<element, K>(sums, tokens, step, weights_get(weights, job.rank, step), d);
-		tokens_add<element, K>(args, job, sums, tokens, tile * LORA_TILE_COLUMNS + warp % 2 * 64, d);
+			for (uint32_t i = 0; i < AHEAD; i++) {
+				step_expand<element, K>(sums, tokens, first + i, ahead[i], d);
+				if (K > AHEAD && (first + AHEAD < K || again))
+					ahead[i] = weights_get(weights, job.rank, (first + AHEAD + i) % K);
+			}
+		results_add<element, K>(args, job, sums, tokens, d, results);
+		if (again)
+			results_get(args, job, tokens + 16, column, results);
 	}
 }
 

@@ -46,7 +46,8 @@ enum {
 	LORA_SPLIT_TOKENS_MAX = 1024,
 	LORA_PIECE_SMALL = 16, /* tokens per piece if `in` is split: the size of one tensor operation */
 	LORA_PIECE_LARGE = 64,
-	LORA_SLICE = 32, /* ranks per block of shrink */
+	LORA_SLICE = 32,        /* ranks per block of shrink */
+	LORA_SHRINK_STAGES = 2, /* tiles that a block of shrink loads at once */
 	LORA_TOKENS_MAX = 1 << 20,
 };
 

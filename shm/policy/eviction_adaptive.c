@@ -38,11 +38,11 @@ enum {
 	/* Classes. All except the last two exist twice: for nodes that never had a child, and for other nodes. */
 	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
 	/*
-	 * of nodes that were never touched, by parent: none, a node touched less than 8 times, a node touched more
-	 * often
+	 * Untouched nodes are classified by their nearest touched ancestor: none, touched less than ORIGIN_SHARED
+	 * times, or touched more often,
 	 */
 	ORIGINS = 3,
-	/* and by the number of untouched nodes between this parent and the node: 0, 1.., 3.., 7.., 15.., 31.. */
+	/* and by the number of untouched nodes between it and the node: 0, 1.., 3.., 7.., 15.., 31.. */
 	PLACE_STEPS = 6,
 	ORIGIN_SHARED = 8, /* a node with at least this number of touches is probably shared */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),

@@ -114,7 +114,7 @@ void driver_fault_chance(void)
 	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
 	z ^= z >> 31;
 	if (z % settings.faults == 0)
-		driver_fault(errors[(z >> 32) % (sizeof(errors) / sizeof(*errors))], "by chance");
+		driver_fault(errors[(z >> 32) % (sizeof(errors) / sizeof(*errors))], "setting faults");
 }
 
 /*

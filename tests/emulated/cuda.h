@@ -42,11 +42,30 @@ void emulated_sync_block(void);
  */
 const void *emulated_share(const char *which, const void *given, size_t bytes);
 enum { EMULATED_SHARE_BYTES = 48 }; /* per lane, in the result of emulated_share() */
+/* See cuda/kernels/async_copy.h. The copies are made by the wait, as late as on a GPU. */
+void emulated_copy(void *to, const void *from, uint32_t bytes);
+void emulated_copies_end(void);
+void emulated_copies_wait(uint32_t left);
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
 	return {x, y, z, w};
+}
+
+static inline void async_copy(uint4 *to, const void *from, uint32_t bytes)
+{
+	emulated_copy(to, from, bytes);
+}
+
+static inline void async_copies_end()
+{
+	emulated_copies_end();
+}
+
+template <int left> static inline void async_copies_wait()
+{
+	emulated_copies_wait(left);
 }
 
 static inline float2 make_float2(float x, float y)
@@ -111,6 +130,14 @@ template <typename T> static inline T atomicAdd(T *place, T value)
 static inline uint32_t atomicAdd(uint32_t *place, int value)
 {
 	return atomicAdd(place, (uint32_t)value);
+}
+
+static inline uint32_t atomicExch(uint32_t *place, uint32_t value)
+{
+	uint32_t before = *place;
+
+	*place = value;
+	return before;
 }
 
 static inline int atomicMax(int *place, int value)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 48 };
+enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 48, COPY_BYTES = 16, COPIES_MAX = 64 };
 
 /* Declared for the kernels in cuda.h. */
 struct emulated_index {
@@ -25,6 +25,9 @@ extern unsigned char block_memory[GPU_SHARED_MAX];
 _Alignas(16) unsigned char block_memory[GPU_SHARED_MAX];
 void emulated_sync_block(void);
 const void *emulated_share(const char *which, const void *given, size_t bytes);
+void emulated_copy(void *to, const void *from, uint32_t bytes);
+void emulated_copies_end(void);
+void emulated_copies_wait(uint32_t left);
 
 enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 
@@ -37,12 +40,21 @@ struct place {
 	jmp_buf jump;
 };
 
+/* A copy that a thread has begun. */
+struct copy {
+	void *to;
+	const void *from;
+	uint32_t bytes, group;
+};
+
 static struct fiber {
 	struct place place;
 	bool started;
 	enum fiber_state state;
 	const char *which; /* the warp operation that the thread executes */
 	uint32_t turn;     /* number of warp operations so far */
+	struct copy copies[COPIES_MAX];
+	uint32_t copy_count, group;
 } fibers[GPU_BLOCK_MAX];
 
 static struct place scheduler;
@@ -96,6 +108,41 @@ const void *emulated_share(const char *which, const void *given, size_t bytes)
 	return shares[turn][running / WARP * WARP];
 }
 
+void emulated_copy(void *to, const void *from, uint32_t bytes)
+{
+	struct fiber *fiber = &fibers[running];
+
+	if ((uintptr_t)to % COPY_BYTES || (uintptr_t)from % COPY_BYTES || bytes > COPY_BYTES)
+		give_up("copies to or from a place that is not aligned, or too much");
+	if (fiber->copy_count == COPIES_MAX)
+		give_up("has more copies than the emulator can remember");
+	memset(to, 0xff, COPY_BYTES);
+	fiber->copies[fiber->copy_count++] = (struct copy){to, from, bytes, fiber->group};
+}
+
+void emulated_copies_end(void)
+{
+	fibers[running].group++;
+}
+
+void emulated_copies_wait(uint32_t left)
+{
+	struct fiber *fiber = &fibers[running];
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < fiber->copy_count; i++) {
+		struct copy copy = fiber->copies[i];
+
+		if (copy.group + left >= fiber->group) {
+			fiber->copies[kept++] = copy;
+			continue;
+		}
+		memset(copy.to, 0, COPY_BYTES);
+		memcpy(copy.to, copy.from, copy.bytes);
+	}
+	fiber->copy_count = kept;
+}
+
 /*
  * warp_release() - release the lanes if all lanes that have not ended have reached the same operation. Return false if
  * not.
@@ -135,6 +182,8 @@ static void fiber_main(void)
 {
 	for (;;) {
 		kernel_body(kernel_args);
+		if (fibers[running].copy_count)
+			give_up("ends before its copies");
 		wait_as(DONE);
 	}
 }

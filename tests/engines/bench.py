@@ -6,15 +6,19 @@ usage: bench.py [overhead] [gain]
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
              which work in turn on the same prompts
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
-             with a fixed half of its memory each. Half of the prompts share prefixes, also with the other engine's
+             with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
+             both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
 
-Environment: ROUNDS (default 5); ENGINE_SECONDS. The figures are those of a small model on a CPU.
+Environment: ROUNDS (default 5); for gain: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has
+one, as with large models on a GPU), and PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The figures are those of
+a small model on a CPU.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import random
 import statistics
 import sys
 from pathlib import Path
@@ -28,9 +32,12 @@ from engines import BUILD, Engine, model, tokens  # noqa: E402
 from harness import Agent  # noqa: E402
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
+BLOCK = int(os.environ.get("BLOCK", "32"))
 PAGE = 512 << 10
-PAGES = 48
-BURST, PROMPT, PREFIX, ANSWER = 16, 400, 256, 60
+PAGES = int(os.environ.get("PAGES", "48"))
+BURST, PROMPT, ANSWER = 16, 400, 60
+PREFIXES, SHORTEST, LONGEST = 40, 32, 384
+"""prefixes that prompts share, and their lengths in tokens"""
 
 
 def machine() -> str:
@@ -78,49 +85,68 @@ def overhead() -> None:
 
 def bursts(number: int) -> Tuple[List[List[int]], List[List[int]]]:
     """Return the prompts of a round for both engines; either may be empty."""
+    chosen = random.Random(number)
     made: List[List[List[int]]] = []
     for engine in range(2):
         prompts = []
         for each in range(BURST):
-            unique = tokens(100000 * number + 1000 * engine + each, PROMPT)
-            prompts.append(tokens(number * 7 + each // 4, PREFIX) + unique[PREFIX:] if each % 2 else unique)
+            unique = tokens(100000 * (number + 1) + 1000 * engine + each, PROMPT)
+            if each % 2:
+                seed = chosen.randrange(PREFIXES)
+                prefix = tokens(seed, random.Random(seed).randint(SHORTEST, LONGEST))
+                unique[: len(prefix)] = prefix
+            prompts.append(unique)
         made.append(prompts if number % 3 in (engine, 2) else [])
     return made[0], made[1]
+
+
+def play(engines: List[Engine]) -> Tuple[List[float], float]:
+    """Send all bursts; return the times to the first token, in order, and the part of the tokens that was cached."""
+    times: List[float] = []
+    cached = asked = 0
+    for number in range(3 * ROUNDS):
+        each = list(bursts(number))
+        if len(engines) == 1:
+            each = [each[0] + each[1]]
+        working = [(engine, prompts) for engine, prompts in zip(engines, each) if prompts]
+        for engine, prompts in working:
+            engine.ask(prompts, ANSWER)
+        for engine, prompts in working:
+            answers = engine.answers()
+            times += engine.first_token_s
+            cached += sum(answer.cached for answer in answers)
+            asked += sum(map(len, prompts))
+    return sorted(times), cached / asked
 
 
 def gain() -> None:
     """Print the times to the first token, preemptions and hit rate of each way to divide the memory."""
     path = model(BUILD / "engines-model")
-    options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": BURST}
-    for name, share in (("fixed halves", None), ("elastic pool", False), ("elastic pool, shared prefixes", True)):
-        agent = Agent(pool=f"name=p0,backend=host,size={PAGES * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+    pool = f"name=p0,backend=host,size={PAGES * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0"
+    for name, count, share in (
+        ("fixed halves", 2, None),
+        ("elastic pool", 2, False),
+        ("elastic pool, shared prefixes", 2, True),
+        ("one engine that serves both", 1, None),
+    ):
+        agent = Agent(pool=pool)
+        options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": 2 * BURST // count, "block_size": BLOCK}
         if share is None:
-            engines = [Engine(path, None, kv_cache_memory_bytes=PAGES * PAGE // 2, **options) for _ in range(2)]
+            options["kv_cache_memory_bytes"] = PAGES * PAGE // count
+            engines = [Engine(path, None, **options) for _ in range(count)]
         else:
-            extra = {"share": share}
-            engines = [
-                Engine(path, agent.directory, extra, kv_cache_memory_bytes=PAGES * PAGE, **options) for _ in range(2)
-            ]
+            options.update(kv_cache_memory_bytes=PAGES * PAGE, extra={"share": share})
+            engines = [Engine(path, agent.directory, **options) for _ in range(count)]
         try:
             for engine in engines:
                 engine.ready()
-            times: List[float] = []
-            cached = asked = 0
-            for number in range(3 * ROUNDS):
-                working = [(engine, prompts) for engine, prompts in zip(engines, bursts(number)) if prompts]
-                for engine, prompts in working:
-                    engine.ask(prompts, ANSWER)
-                for engine, prompts in working:
-                    answers = engine.answers()
-                    times += engine.first_token_s
-                    cached += sum(answer.cached for answer in answers)
-                    asked += sum(map(len, prompts))
-            times.sort()
+            times, hits = play(engines)
             preemptions = sum(engine.metric("vllm:num_preemptions") for engine in engines)
             print(
                 f"  {name}: time to first token {statistics.mean(times) * 1000:.0f} ms, "
                 f"p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; {preemptions:.0f} preemptions; "
-                f"{100 * cached / asked:.1f} % of the tokens cached"
+                f"{100 * hits:.1f} % of the tokens cached",
+                flush=True,
             )
         finally:
             for engine in engines:

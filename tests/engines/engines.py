@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import select
-import subprocess
 import time
 import unittest
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from vllm_process import BLOCK_BYTES, OPTIONS, RUNNING, SECONDS, Processes, Server, connector, model, tokens
+from vllm_process import (
+    BLOCK_BYTES,
+    OPTIONS,
+    RUNNING,
+    SECONDS,
+    Processes,
+    Server,
+    connector,
+    environment,
+    loopback,
+    model,
+    tokens,
+)
 
 from harness import BUILD, ROOT, Agent
 
@@ -19,7 +31,27 @@ from gpool import NoRoom
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ROOT / "tools" / "engines"
-__all__ = ["BLOCK_BYTES", "BUILD", "RUNNING", "TOOLS", "Answer", "Engine", "EngineTest", "Server", "model", "tokens"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BUILD",
+    "RUNNING",
+    "SECONDS",
+    "TOOLS",
+    "Answer",
+    "Engine",
+    "EngineTest",
+    "Server",
+    "connector",
+    "loopback",
+    "model",
+    "tokens",
+]
+
+# Engines are forked from a server that has imported what they need, which takes more time than all else in a start.
+os.environ.update(environment())
+os.environ["PYTHONPATH"] += os.pathsep + str(HERE)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["serve"])
 
 
 class Answer(NamedTuple):
@@ -30,47 +62,53 @@ class Answer(NamedTuple):
 
 
 class Engine(Processes):
-    """An engine that a program drives through pipes: serve.py."""
+    """An engine that a program drives through a pipe: serve.py."""
 
     def __init__(self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any):
         """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: arguments of vllm.LLM."""
-        options = {**OPTIONS, "model": str(path), **more}
+        self._options = {**OPTIONS, "model": str(path), **more}
         if directory is not None:
-            options["kv_transfer_config"] = connector(directory, extra)
-        super().__init__([str(HERE / "serve.py"), json.dumps(options)], subprocess.PIPE)
-        self._read = b""
+            self._options.setdefault("kv_transfer_config", connector(directory, extra))
         self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
         self.seconds = 0.0
         self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
+        self.transfers: List[Any] = []  # kv_transfer_params of the last answers
+        super().__init__()
+
+    def _start(self) -> multiprocessing.process.BaseProcess:
+        self._pipe, theirs = FORKS.Pipe()
+        process = FORKS.Process(target=_serve, args=(theirs, self._options, str(self.log)))
+        process.start()
+        theirs.close()
+        return process
+
+    def _wait(self) -> None:
+        self.process.join()
+        self._pipe.close()
 
     def ready(self) -> "Engine":
         """Wait until the engine has started."""
         self._answer()
         return self
 
-    def _send(self, asked: Dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
-        self.process.stdin.flush()
-
     def call(self, name: str, *arguments: Any) -> str:
         """Call a method of vllm.LLM; return why it has failed, or an empty text."""
-        self._send({"call": name, "arguments": arguments})
+        self._pipe.send({"call": name, "arguments": arguments})
         return str(self._answer()["error"])
 
-    def ask(self, prompts: List[List[int]], count: int) -> None:
-        """Send prompts, which answers() returns."""
-        self._send({"prompts": prompts, "tokens": count, "adapter": self.adapter})
+    def ask(self, prompts: List[List[int]], count: int, transfers: Optional[List[Any]] = None) -> None:
+        """Send prompts, which answers() returns. transfers: kv_transfer_params of each."""
+        self._pipe.send({"prompts": prompts, "tokens": count, "adapter": self.adapter, "transfers": transfers})
 
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""
         found = self._answer()
-        self.first_token_s, self.seconds = found["first"], found["seconds"]
+        self.first_token_s, self.seconds, self.transfers = found["first"], found["seconds"], found["transfers"]
         return [Answer(*answer) for answer in found["answers"]]
 
     def readable(self) -> bool:
         """Return whether an answer has arrived, or arrives within a hundredth of a second."""
-        return bool(select.select([self.process.stdout], [], [], 0.01)[0])
+        return self._pipe.poll(0.01)
 
     def generate(self, prompts: List[List[int]], count: int) -> List[Answer]:
         """Return the answers to prompts, `count` tokens each."""
@@ -83,26 +121,28 @@ class Engine(Processes):
 
     def metric(self, name: str) -> float:
         """Return a counter of vLLM's; disable_log_stats=False must be set."""
-        self._send({"metric": name})
+        self._pipe.send({"metric": name})
         return float(self._answer()["value"])
 
     def one_by_one(self, prompts: List[List[int]], count: int) -> List[Answer]:
         """As generate(), each after the one before."""
         return [self.generate([prompt], count)[0] for prompt in prompts]
 
-    def _answer(self) -> Dict[str, Any]:
-        assert self.process.stdout is not None
-        until = time.monotonic() + SECONDS
-        while b"\n" not in self._read:
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise AssertionError(f"no answer within {SECONDS} s; stacks of all threads:\n{self.stacks()}")
-            data = os.read(self.process.stdout.fileno(), 1 << 20)
-            if not data:
-                raise AssertionError(f"the engine has ended: {self.text()[-6000:]}")
-            self._read += data
-        line, _, self._read = self._read.partition(b"\n")
-        return dict(json.loads(line))
+    def _answer(self) -> Any:
+        if not wait([self._pipe, self.process.sentinel], SECONDS):
+            raise AssertionError(f"no answer within {SECONDS} s; stacks of all threads:\n{self.stacks()}")
+        try:
+            if self._pipe.poll():
+                return self._pipe.recv()
+        except (EOFError, OSError):
+            pass
+        raise AssertionError(f"the engine has ended: {self.text()[-6000:]}")
+
+
+def _serve(*arguments: Any) -> None:
+    from serve import main  # the fork server has imported it
+
+    main(*arguments)
 
 
 class EngineTest(unittest.TestCase):
@@ -140,17 +180,27 @@ class EngineTest(unittest.TestCase):
         for place, (answer, tokens_) in enumerate(zip(answers, expected)):
             self.assertEqual(answer.tokens, tokens_, f"answer {place}, with {answer.cached} cached tokens")
 
-    def status(self) -> Dict[str, Any]:
-        """Return the state of the pool."""
-        return dict(json.loads(self.agent.poolctl("--output", "json", "status"))["pools"][0])
+    def status(self, agent: Optional[Agent] = None) -> Dict[str, Any]:
+        """Return the state of the pool; agent: of another one."""
+        return dict(json.loads((agent or self.agent).poolctl("--output", "json", "status"))["pools"][0])
+
+    def await_idle(self, agent: Optional[Agent] = None) -> None:
+        """Wait until the engine on an agent keeps only what others may take."""
+        until = time.monotonic() + SECONDS
+        while self.status(agent)["pinned_pages"] > 1:
+            self.assertLess(time.monotonic(), until, "an idle engine holds pages")
 
     def pool_pages(self, limit: int) -> int:
         """Allocate at most `limit` pages as another process would, free them, and return their number."""
         with self.agent.pool() as pool:
-            blocks: List[Any] = []
-            try:
-                while len(blocks) < limit:
-                    blocks.append(pool.alloc(1))
-            except NoRoom:
-                pass
-            return len(blocks)
+            return len(self.all_pages(pool, limit))
+
+    def all_pages(self, pool: Any, limit: Optional[int] = None) -> List[Any]:
+        """Allocate all pages that the pool has free or can evict, or at most `limit`."""
+        blocks: List[Any] = []
+        try:
+            while limit is None or len(blocks) < limit:
+                blocks.append(pool.alloc(1))
+        except NoRoom:
+            pass
+        return blocks

@@ -1,60 +1,90 @@
-"""serve.py - an engine for tests: reads a line of JSON from standard input, writes one to standard output.
+"""An engine for tests, in a process that the fork server has forked: it answers what it receives through a pipe.
 
-usage: serve.py OPTIONS      a JSON object with arguments of vllm.LLM
-
-The first line that it writes is {"ready": ...}. Then, for {"prompts": [[token, ...], ...], "tokens": N}, it answers
-{"answers": [[[token, ...], cached tokens], ...], "seconds": S}; "adapter" beside "tokens" has the arguments of a
-LoRARequest. For {"call": NAME, "arguments": [...]} it calls a method of vllm.LLM and answers {"error": TEXT}, which is
-empty unless it has failed. For {"metric": NAME} it answers {"value": N}.
+The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
+cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" beside "tokens" has the arguments
+of a LoRARequest, and "transfers" the kv_transfer_params of each prompt.
+{"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
+has failed. {"metric": NAME} is answered by {"value": N}.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import sys
+import signal
 import time
+import traceback
+from multiprocessing.connection import Connection
 from typing import Any, Dict
 
+# What the processes of an engine import, once for all engines: the fork server imports this module.
+import vllm.v1.engine.core
+import vllm.v1.executor.multiproc_executor
+import vllm.v1.worker.cpu_worker  # noqa: F401
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.lora.request import LoRARequest
 
-def main() -> None:
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is not an answer
-    options: Dict[str, Any] = json.loads(sys.argv[1])
-    from vllm import LLM, SamplingParams
-    from vllm.config import KVTransferConfig
-    from vllm.lora.request import LoRARequest
 
+def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
+    """Start an engine, and answer until the other end of the pipe is closed.
+
+    options: of vllm.LLM, and "environment": variables of vLLM's.
+    """
+    os.setsid()
+    with open(log, "wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment, misc]  # for vLLM's processes
+    try:
+        _answer_all(pipe, options)
+    except EOFError:  # the test has ended
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os.killpg(0, signal.SIGKILL)  # the end of this process alone would wait for the others
+
+
+def _answer_all(pipe: Connection, options: Dict[str, Any]) -> None:
+    os.environ.update(options.pop("environment", {}))
     transfer = options.pop("kv_transfer_config", None)
     if transfer:
         options["kv_transfer_config"] = KVTransferConfig(**transfer)
-    begin = time.monotonic()
     engine = LLM(**options)
-    print(json.dumps({"ready": time.monotonic() - begin}), file=out, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "call" in asked:
-            try:
-                getattr(engine, asked["call"])(*asked["arguments"])
-                error = ""
-            except Exception as failed:
-                error = repr(failed)
-            print(json.dumps({"error": error}), file=out, flush=True)
-            continue
-        if "metric" in asked:
-            values = [each.value for each in engine.get_metrics() if each.name == asked["metric"]]
-            print(json.dumps({"value": sum(values)}), file=out, flush=True)
-            continue
-        parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
-        begin = time.monotonic()
-        prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
-        adapter = LoRARequest(*asked["adapter"]) if asked.get("adapter") else None
-        answers = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
-        made = [[list(answer.outputs[0].token_ids), answer.num_cached_tokens] for answer in answers]
-        seconds = time.monotonic() - begin
-        first = [answer.metrics.first_token_latency for answer in answers if answer.metrics]
-        print(json.dumps({"answers": made, "seconds": seconds, "first": first}), file=out, flush=True)
+    pipe.send("ready")
+    while True:
+        pipe.send(answer(engine, pipe.recv()))
 
 
-if __name__ == "__main__":
-    main()
+def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the answer to what was received."""
+    if "call" in asked:
+        try:
+            getattr(engine, asked["call"])(*asked["arguments"])
+            return {"error": ""}
+        except Exception as failed:
+            return {"error": repr(failed)}
+    if "metric" in asked:
+        return {"value": sum(each.value for each in engine.get_metrics() if each.name == asked["metric"])}
+    parameters = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=asked["tokens"],
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=transfer and {"kv_transfer_params": transfer},
+        )
+        for transfer in asked["transfers"] or [None] * len(asked["prompts"])
+    ]
+    begin = time.monotonic()
+    prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+    adapter = LoRARequest(*asked["adapter"]) if asked["adapter"] else None
+    answers = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
+    return {
+        "answers": [(list(each.outputs[0].token_ids), each.num_cached_tokens) for each in answers],
+        "seconds": time.monotonic() - begin,
+        "transfers": [each.kv_transfer_params for each in answers],
+        "first": [each.metrics.first_token_latency for each in answers if each.metrics],
+    }

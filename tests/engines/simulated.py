@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "python"))
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="WARNING")
@@ -141,6 +141,7 @@ class Engine:
         self.cached: Dict[str, int] = {}
         self.prompts: Dict[str, Tuple[List[int], int]] = {}
         self.known: Dict[str, List[int]] = {}
+        self.sent: Set[str] = set()  # ended requests whose blocks another connector has sent
         self.steps = self.empty = 0
         self.wrong: List[str] = []
 
@@ -198,12 +199,14 @@ class Engine:
         tokens = [self._forward(rank, name, output.num_scheduled_tokens[name]) for name in names]
         worker.wait_for_save()
         about = KVConnectorOutput(
+            finished_sending=set(self.sent),
             invalid_block_ids=worker.get_block_ids_with_load_errors(),
             kv_connector_worker_meta=worker.build_connector_worker_meta(),
         )
         if about.invalid_block_ids:
             self.wrong.clear()  # this step's content is computed again
         worker.clear_connector_metadata()
+        self.sent.clear()
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},

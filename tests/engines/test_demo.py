@@ -81,10 +81,10 @@ class Demo(unittest.TestCase):
         self.assert_nothing_left()
 
     def test_the_limit_ends_it(self) -> None:
-        with self.start("--limit", "8") as demo:
+        with self.start("--limit", "15") as demo:
             progress = demo.communicate()[1]
         self.assertEqual(demo.returncode, 1)
-        self.assertIn("demo.py: not done within 8 s; --limit sets the limit\n", progress)
+        self.assertIn("demo.py: not done within 15 s; --limit sets the limit\n", progress)
         self.assert_nothing_left()
 
     def test_wrong_arguments_are_refused(self) -> None:

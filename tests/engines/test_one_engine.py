@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import unittest
 from typing import List
 
@@ -39,9 +38,7 @@ class OneEngine(EngineTest):
             self.same(found, expected[place : place + size])
             cached += sum(answer.cached for answer in found)
             place += size
-            until = time.monotonic() + 10
-            while self.status()["pinned_pages"] > 1:
-                self.assertLess(time.monotonic(), until, "an idle engine holds pages")
+            self.await_idle()
             self.assertEqual(self.pool_pages(self.pages), self.pages - 1)
         self.assertEqual(place, PROMPTS)
         self.assertGreater(most, 30)

@@ -14,14 +14,16 @@ from unittest import mock
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
 
 from simulated import BLOCK_TOKENS, Engine, config_of  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
 from harness import Agent, gpool  # noqa: E402
 
-from gpool.vllm import _version, _worker  # noqa: E402
+from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
 PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
+SECONDS = int(os.environ.get("ENGINE_SECONDS", "600"))
 SEEDS = int(os.environ.get("SEED", "1"))
 
 
@@ -126,6 +128,29 @@ class OneEngine(Simulated):
                 engine.run()
                 engine.check()
                 self.balanced(engine)
+
+    def test_blocks_that_another_connector_sends_are_given_back_afterwards(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(extra={"share": share})
+                connector = engine.connector
+                ended = connector.request_finished_all_groups
+
+                def delayed(request: Any, blocks: Any, ended: Any = ended) -> Tuple[bool, None]:
+                    ended(request, blocks)
+                    return True, None
+
+                with mock.patch.object(connector, "request_finished_all_groups", delayed):
+                    engine.add("a", tokens(1, 300), 5)
+                    while len(engine.answers.get("a", [])) < 5:
+                        engine.step()
+                for _ in range(5):  # idle but for the blocks that are being sent
+                    self.assertTrue(engine.step())
+                self.assertGreaterEqual(self.used(), 6)
+                engine.sent.add("a")
+                engine.run()
+                self.balanced(engine)
+                self.assertEqual(self.used(), len(self.engines))
 
     def test_new_pages_are_zeroed(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
@@ -265,7 +290,7 @@ class Sharing(Simulated):
                 prompt = prefix[: chosen.randrange(len(prefix))] + tokens(number, chosen.randrange(1, 100))
                 mine.append((prompt[:430], chosen.randrange(1, 60)))
         number = 0
-        until = time.monotonic() + 120
+        until = time.monotonic() + SECONDS
         while any(work) or any(engine.scheduler.has_requests() for engine in engines):
             self.assertLess(time.monotonic(), until, [engine.describe() for engine in engines])
             for engine, mine in zip(engines, work):
@@ -298,6 +323,14 @@ class Sharing(Simulated):
                         self.compete(1, seed)
             while self.engines:
                 self.engines.pop().close()
+
+
+class Statistics(unittest.TestCase):
+    def test_beside_other_connectors(self) -> None:
+        register()  # as vLLM does in each process
+        register()
+        counts = {"GpoolConnector": {"mapped_chunks": 2}}
+        self.assertEqual(MultiConnector.build_kv_connector_stats(counts).reduce(), counts)
 
 
 class Refusals(unittest.TestCase):

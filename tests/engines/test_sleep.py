@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import unittest
 
 from engines import EngineTest, tokens
@@ -22,9 +21,7 @@ class Sleep(EngineTest):
         self.same(engine.generate(prompts, 20), expected)
         for taken in (False, True):
             self.assertEqual(engine.call("sleep", 1), "")
-            until = time.monotonic() + 30
-            while self.status()["pinned_pages"] > 1:
-                self.assertLess(time.monotonic(), until)
+            self.await_idle()
             self.assertEqual(self.weights(), 1)
             if taken:
                 with self.agent.pool() as pool, pool.alloc(self.pages - 1):

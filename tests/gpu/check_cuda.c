@@ -79,7 +79,7 @@ static int setup(void **state)
 	assert_int_equal(gpu_reserve(f->gpu, 2 * HANDLES * f->size, 0, &f->va), 0);
 	for (uint64_t i = 0; i < HANDLES; i++) {
 		assert_int_equal(gpu_create(f->gpu, f->size, &f->handles[i]), 0);
-		assert_int_equal(gpu_map(f->gpu, f->va + i * f->size, f->size, 0, f->handles[i]), 0);
+		assert_int_equal(gpu_map(f->gpu, f->va + i * f->size, f->size, f->handles[i]), 0);
 	}
 	assert_int_equal(gpu_access(f->gpu, f->va, HANDLES * f->size, GPU_ACCESS_READ_WRITE), 0);
 	f->words_fd = memfd_create("check-words", MFD_CLOEXEC);
@@ -226,10 +226,10 @@ static void test_a_stale_handle_is_refused(void **state)
 	assert_int_equal(gpu_create(f->gpu, f->size, &old), 0);
 	gpu_release(f->gpu, old);
 	assert_int_equal(gpu_create(f->gpu, f->size, &new), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, 0, old), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, old), -EINVAL);
 	assert_int_equal(gpu_export(f->gpu, old, &exported), -EINVAL);
 	gpu_release(f->gpu, old);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, 0, new), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, new), 0);
 	gpu_release(f->gpu, new);
 }
 
@@ -239,14 +239,31 @@ static void test_map_refuses_all_but_whole_handles_in_free_places(void **state)
 	uint64_t big, g = f->size, end = at(f, 2 * HANDLES);
 
 	assert_int_equal(gpu_create(f->gpu, 2 * g, &big), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), g, g, big), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 3 * g, 0, big), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES) + g / 2, 2 * g, 0, big), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, big), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES - 1), 2 * g, 0, big), -EINVAL); /* the addresses are in use */
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * g, 0, big), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 3 * g, big), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES) + g / 2, 2 * g, big), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, big), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES - 1), 2 * g, big), -EINVAL); /* the addresses are in use */
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * g, big), 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, HANDLES), 2 * g), 0);
 	gpu_release(f->gpu, big);
+}
+
+static void test_a_run_maps_each_handle_and_ends_at_an_error(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t run[] = {f->handles[2], f->handles[1], f->handles[0]};
+	uint32_t mapped;
+
+	write_value(f, at(f, 0), 20);
+	write_value(f, at(f, 2), 22);
+	assert_int_equal(gpu_map_run(f->gpu, at(f, HANDLES), f->size, run, 3, &mapped), 0);
+	assert_int_equal(mapped, 3);
+	assert_int_equal(gpu_access(f->gpu, at(f, HANDLES), 3 * f->size, GPU_ACCESS_READ_WRITE), 0);
+	assert_true(read_value(f, at(f, HANDLES)) == 22);
+	assert_true(read_value(f, at(f, HANDLES + 2)) == 20);
+	assert_int_equal(gpu_unmap(f->gpu, at(f, HANDLES), 2 * f->size), 0);
+	assert_int_equal(gpu_map_run(f->gpu, at(f, HANDLES), f->size, run, 3, &mapped), -EINVAL);
+	assert_int_equal(mapped, 2); /* the third place is in use */
 }
 
 static void test_access_covers_runs_but_no_holes(void **state)
@@ -280,13 +297,13 @@ static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 	uint64_t big, g = f->size;
 
 	assert_int_equal(gpu_create(f->gpu, 2 * g, &big), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * g, 0, big), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * g, big), 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, HANDLES), g), -EINVAL);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), (HANDLES + 1) * g), -EINVAL);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, HANDLES + 2), g), -EINVAL);
 	assert_int_equal(gpu_unreserve(f->gpu, f->va, 2 * HANDLES * g), -EINVAL);
 	assert_int_equal(gpu_unmap(f->gpu, f->va, (HANDLES + 2) * g), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, 1), g, 0, f->handles[0]), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, 1), g, f->handles[0]), 0);
 	gpu_release(f->gpu, big);
 }
 
@@ -296,7 +313,7 @@ static void test_memory_outlives_its_handle_while_mapped(void **state)
 	uint64_t handle;
 
 	assert_int_equal(gpu_create(f->gpu, f->size, &handle), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, handle), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, HANDLES), f->size, GPU_ACCESS_READ_WRITE), 0);
 	gpu_release(f->gpu, handle);
 	write_value(f, at(f, HANDLES), 17);
@@ -307,7 +324,7 @@ static void test_two_mappings_show_the_same_memory(void **state)
 {
 	struct fixture *f = *state;
 
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, 0, f->handles[2]), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, f->handles[2]), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, HANDLES), f->size, GPU_ACCESS_READ_WRITE), 0);
 	write_value(f, at(f, 2), 18);
 	assert_true(read_value(f, at(f, HANDLES)) == 18);
@@ -319,7 +336,7 @@ static void test_memory_moves_between_addresses(void **state)
 
 	write_value(f, at(f, 3), 19);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 3), f->size), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES + 1), f->size, 0, f->handles[3]), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES + 1), f->size, f->handles[3]), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, HANDLES + 1), f->size, GPU_ACCESS_READ), 0);
 	assert_true(read_value(f, at(f, HANDLES + 1)) == 19);
 }
@@ -489,7 +506,7 @@ static int peer_errors(struct fixture *f)
 	return -rc;
 }
 
-/* errno_of() - return what a peer process gets for an error of the double; `fault` is "CALL:N:ERROR". */
+/* errno_of() - return the error that a peer process gets for an error of the double; `fault` is "CALL:N:ERROR". */
 static int errno_of(const char *fault)
 {
 	char settings[256];
@@ -631,7 +648,7 @@ static int peer_memory(struct fixture *f)
 	PEER_CHECK(gpu_import(f->gpu, &parcel.memory, &handle) == 0);
 	close(fd);
 	PEER_CHECK(gpu_reserve(f->gpu, parcel.memory.length, 0, &va) == 0);
-	PEER_CHECK(gpu_map(f->gpu, va, parcel.memory.length, 0, handle) == 0);
+	PEER_CHECK(gpu_map(f->gpu, va, parcel.memory.length, handle) == 0);
 	PEER_CHECK(gpu_access(f->gpu, va, parcel.memory.length, GPU_ACCESS_READ_WRITE) == 0);
 	PEER_CHECK(gpu_copy(f->gpu, (uintptr_t)&f->words[9], va, 4, f->stream) == 0);
 	PEER_CHECK(gpu_stream_sync(f->gpu, f->stream) == 0);
@@ -764,7 +781,7 @@ static void test_memory_outlives_its_owner(void **state)
 	parcel.memory.fd = fd;
 	assert_int_equal(gpu_import(f->gpu, &parcel.memory, &handle), 0);
 	close(fd);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), f->size, handle), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, HANDLES), f->size, GPU_ACCESS_READ_WRITE), 0);
 	write_value(f, at(f, HANDLES), 61);
 	assert_true(read_value(f, at(f, HANDLES)) == 61);
@@ -785,7 +802,7 @@ static void test_a_wrong_length_is_not_mapped(void **state)
 	assert_int_equal(rc, backend[0] == 'c' ? 0 : -EINVAL);
 	if (rc)
 		return;
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * f->size, 0, handle), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * f->size, handle), -EINVAL);
 	gpu_release(f->gpu, handle);
 }
 
@@ -851,6 +868,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_create_takes_multiples_of_the_granularity, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_map_refuses_all_but_whole_handles_in_free_places, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_run_maps_each_handle_and_ends_at_an_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_access_covers_runs_but_no_holes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_peers_are_other_devices_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unmap_takes_whole_mappings_in_a_row, setup, teardown),

@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { ADAPTERS_MAX = 64, LAYERS_MAX = 128, TOKENS_MAX = 64, MIRROR_BYTES = 8 << 20, WAIT_MS = 60000 };
+enum { ADAPTERS_MAX = 64, LAYERS_MAX = 128, TOKENS_MAX = 64, MIRROR_BYTES = 8 << 20, WAIT_MS = 600000 };
 
 static const char *backend = "cuda";
 static double bandwidth; /* GB/s; 0: measure it */

@@ -197,7 +197,7 @@ static void weights_open(struct weights *weights, struct rig *rig, uint64_t byte
 	*weights = (struct weights){.bytes = bytes};
 	assert_int_equal(gpu_reserve(rig->gpu, bytes, 0, &weights->va), 0);
 	assert_int_equal(gpu_create(rig->gpu, bytes, &weights->handle), 0);
-	assert_int_equal(gpu_map(rig->gpu, weights->va, bytes, 0, weights->handle), 0);
+	assert_int_equal(gpu_map(rig->gpu, weights->va, bytes, weights->handle), 0);
 	assert_int_equal(gpu_access(rig->gpu, weights->va, bytes, GPU_ACCESS_READ_WRITE), 0);
 	/* two fp16 values of 0.0039 */
 	assert_int_equal(gpu_fill(rig->gpu, weights->va, 0x1c001c00, bytes, rig->stream), 0);

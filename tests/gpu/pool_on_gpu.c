@@ -28,7 +28,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_MS = 20000 };
+enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_MS = 600000 };
 
 static const char *backend = "cuda";
 static const char *program;

@@ -262,7 +262,7 @@ static void question_costs_of(struct worker *maker, struct worker *user, uint64_
 			close(at.fd);
 		}
 		if (rc == 0)
-			rc = ask4(user, &m, PROBE_MAP, va, bytes, 0, pieces[count].handle);
+			rc = ask4(user, &m, PROBE_MAP, va, bytes, pieces[count].handle, 0);
 		times[MAP][count] = m.nanoseconds;
 		if (rc == 0)
 			rc = ask4(user, &m, PROBE_ACCESS, va, bytes, GPU_ACCESS_READ_WRITE, 0);
@@ -328,18 +328,14 @@ static void question_mapping(void)
 		return;
 	}
 	va = m.a;
-	rc = ask4(&w, &m, PROBE_MAP, va, piece.bytes - part, part, piece.handle);
-	answer_rc("from an offset to the end", rc, &m);
-	if (rc == 0)
-		ask4(&w, &m, PROBE_UNMAP, va, piece.bytes - part, 0, 0);
-	rc = ask4(&w, &m, PROBE_MAP, va, part, 0, piece.handle);
+	rc = ask4(&w, &m, PROBE_MAP, va, part, piece.handle, 0);
 	answer_rc("a part from the start", rc, &m);
 	if (rc == 0)
 		ask4(&w, &m, PROBE_UNMAP, va, part, 0, 0);
-	rc = ask4(&w, &m, PROBE_MAP, va, piece.bytes, 0, piece.handle);
+	rc = ask4(&w, &m, PROBE_MAP, va, piece.bytes, piece.handle, 0);
 	if (rc == 0) {
 		answer_rc("the whole in a second place as well",
-			ask4(&w, &m, PROBE_MAP, va + piece.bytes, piece.bytes, 0, piece.handle), &m);
+			ask4(&w, &m, PROBE_MAP, va + piece.bytes, piece.bytes, piece.handle, 0), &m);
 		answer_rc("access to both places by one call",
 			ask4(&w, &m, PROBE_ACCESS, va, 2 * piece.bytes, GPU_ACCESS_READ_WRITE, 0), &m);
 		rc = ask4(&w, &m, PROBE_FILL, va, 4096, 99, 0);

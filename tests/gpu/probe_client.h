@@ -120,7 +120,7 @@ static inline int piece_map(struct worker *w, struct piece *p, enum gpu_access a
 	if (rc < 0)
 		return rc;
 	p->va = m->a;
-	rc = ask4(w, m, PROBE_MAP, p->va, p->bytes, 0, p->handle);
+	rc = ask4(w, m, PROBE_MAP, p->va, p->bytes, p->handle, 0);
 	return rc < 0 ? rc : ask4(w, m, PROBE_ACCESS, p->va, p->bytes, access, 0);
 }
 

@@ -35,7 +35,7 @@ enum probe_call {
 	PROBE_IMPORT,      /* descriptor, b offset, c length -> a handle */
 	PROBE_RESERVE,     /* a bytes -> a address */
 	PROBE_UNRESERVE,   /* a address, b bytes */
-	PROBE_MAP,         /* a address, b bytes, c offset, d handle */
+	PROBE_MAP,         /* a address, b bytes, c handle */
 	PROBE_UNMAP,       /* a address, b bytes */
 	PROBE_ACCESS,      /* a address, b bytes, c enum gpu_access */
 	PROBE_FILL,        /* a address, b bytes, c value; waits until done */
@@ -172,7 +172,7 @@ static inline int probe_call(struct probe_worker *w, struct probe_message *m, in
 	case PROBE_IMPORT: return probe_import(w, m, in);
 	case PROBE_RESERVE: return gpu_reserve(w->gpu, m->a, 0, &m->a);
 	case PROBE_UNRESERVE: return gpu_unreserve(w->gpu, m->a, m->b);
-	case PROBE_MAP: return gpu_map(w->gpu, m->a, m->b, m->c, m->d);
+	case PROBE_MAP: return gpu_map(w->gpu, m->a, m->b, m->c);
 	case PROBE_UNMAP: return gpu_unmap(w->gpu, m->a, m->b);
 	case PROBE_ACCESS: return gpu_access(w->gpu, m->a, m->b, (enum gpu_access)m->c);
 	case PROBE_FILL: return probe_fill(w, m);

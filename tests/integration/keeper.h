@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
-enum { PAGES = 64, END_MS = 60000 };
+enum { PAGES = 64, END_MS = AWAIT_MS };
 
 static struct harness harness;
 

@@ -7,6 +7,8 @@
 #ifndef GPOOL_TESTS_TERMINAL_H
 #define GPOOL_TESTS_TERMINAL_H
 
+#include "tests/lib/await.h"
+
 #include <poll.h>
 #include <pty.h>
 #include <setjmp.h>
@@ -25,7 +27,7 @@
 
 #include <cmocka.h>
 
-enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 60000 };
+enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = AWAIT_MS };
 
 struct terminal {
 	int fd;  /* the test's side of the pty */

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONNECTIONS = 200, WAIT_MS = 60000, OTHER_USER = 65534 };
+enum { CONNECTIONS = 200, WAIT_MS = AWAIT_MS, OTHER_USER = 65534 };
 
 /* Open all connections, report in one byte how many the agent closed, and run until the pipe closes. */
 static int silent_user(const char *path, int ready, int end)

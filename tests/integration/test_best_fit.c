@@ -9,6 +9,7 @@
  * Method: a pool of 512 pages of a real agent. Host-signaled timelines determine when work is done. On the back end
  * `host` an address refers to host memory, so contents can be compared.
  */
+#include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
 #include "tools/lib/malloc_make.h"
@@ -196,14 +197,6 @@ static void test_memory_freed_before_a_second_stream(void **state)
 	gpool_stream_close(pages, b);
 }
 
-static uint64_t driver_calls(void)
-{
-	struct gpool_stats statistics = {.size = sizeof(statistics)};
-
-	assert_int_equal(gpool_stats(pages, &statistics), 0);
-	return statistics.driver_calls;
-}
-
 static void test_one_stream_makes_no_driver_calls(void **state)
 {
 	uint32_t stream, other;
@@ -214,15 +207,15 @@ static void test_one_stream_makes_no_driver_calls(void **state)
 	assert_int_equal(gpool_stream_open(pages, NULL, 0, &other), 0);
 	for (int i = 0; i < 3; i++)
 		at[i] = take((uint64_t)(i + 2) * MIB, stream);
-	before = driver_calls();
+	before = gpu_thread_calls_total();
 	for (int round = 0; round < 100; round++)
 		for (int i = 0; i < 3; i++) {
 			give(at[i], stream);
 			at[i] = take((uint64_t)(i + 2) * MIB, stream);
 		}
-	assert_int_equal(driver_calls(), before);
+	assert_int_equal(gpu_thread_calls_total(), before);
 	give(take(MIB * 2, other), other);
-	assert_true(driver_calls() > before);
+	assert_true(gpu_thread_calls_total() > before);
 	gpool_stream_close(pages, stream);
 	gpool_stream_close(pages, other);
 }

@@ -657,17 +657,17 @@ static void test_requests_and_their_errors(void **state)
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	length = msg_encode_version_request(&version, 0, NULL, buffer, sizeof(buffer));
-	length = pool_request(pool, buffer, (size_t)length, answer, sizeof(answer), 60000, text);
+	length = pool_request(pool, buffer, (size_t)length, answer, sizeof(answer), AWAIT_MS, text);
 	assert_true(length > 0);
 	assert_int_equal(msg_decode_version_reply(&reply, answer, (size_t)length), 0);
 	assert_int_equal(reply.layout_version, POOL_LAYOUT_VERSION);
 	/* An observer may not evict. */
 	length = msg_encode_evict_request(&evict, 0, NULL, buffer, sizeof(buffer));
-	length = pool_request(pool, buffer, (size_t)length, answer, sizeof(answer), 60000, text);
+	length = pool_request(pool, buffer, (size_t)length, answer, sizeof(answer), AWAIT_MS, text);
 	assert_true(length == -EPERM || length == -EACCES);
 	assert_true(text[0] != '\0');
 	length = msg_encode_version_request(&version, 0, NULL, buffer, sizeof(buffer));
-	assert_int_equal(pool_request(pool, buffer, (size_t)length, answer, 8, 60000, NULL), -EMSGSIZE);
+	assert_int_equal(pool_request(pool, buffer, (size_t)length, answer, 8, AWAIT_MS, NULL), -EMSGSIZE);
 	assert_ptr_equal(pool_view(pool)->header->magic, POOL_MAGIC);
 	gpool_close(pool);
 }

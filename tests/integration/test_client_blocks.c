@@ -6,6 +6,7 @@
  * invariants of the pool.
  */
 #include "client/core/thread_cache.h"
+#include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 
 #include <setjmp.h>
@@ -346,14 +347,22 @@ static void test_eviction_makes_room(void **state)
 {
 	struct gpool_block old = alloc(PAGES / 2), pinned = alloc(PAGES / 2), new;
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
 
 	(void)state;
 	write_pages(&pinned, 3);
 	assert_int_equal(gpool_unpin(pool, &old), 0);
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	assert_int_equal(gpool_alloc(pool, 2, &options, &new), -ENOSPC);
+	/* In a full pool, the agent evicts unpinned blocks in the background. It may have evicted this one already. */
+	error = gpool_alloc(pool, 2, &options, &new);
+	if (!error) {
+		assert_int_equal(gpool_pin(pool, &old), -ESTALE);
+		assert_int_equal(gpool_free(pool, &new), 0);
+	} else {
+		assert_int_equal(error, -ENOSPC);
+	}
 	options.flags = 0;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	assert_int_equal(gpool_alloc(pool, 2, &options, &new), 0);
 	assert_int_equal(gpool_pin(pool, &old), -ESTALE);
 	assert_pages(&pinned, 3);
@@ -583,8 +592,8 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_free(pool, &warm), 0);
-	calls = statistics().driver_calls;
-	assert_true(calls > PAGES);
+	assert_true(statistics().driver_calls > PAGES);
+	calls = gpu_thread_calls_total();
 	for (int round = 0; round < 100; round++) {
 		for (int i = 0; i < 100; i++)
 			blocks[i] = alloc(1 + (uint32_t)(i * round) % 4);
@@ -596,7 +605,7 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 	}
 	assert_int_equal(statistics().scattered, 0);
-	assert_int_equal(statistics().driver_calls, calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 }
 
 /* ---- failures of the back end ---- */

@@ -121,7 +121,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 30);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 3);
 	assert_int_equal(wrong(range, 10, 20, 1), 0);
-	calls = gpu_calls_total(pool->gpu);
+	calls = gpu_thread_calls_total();
 	for (int round = 0; round < 5; round++) {
 		assert_int_equal(decommit(range, 0, 12), 0);
 		assert_int_equal(decommit(range, 20, 10), 0);
@@ -132,7 +132,7 @@ static void test_driver_calls(void **state)
 		assert_int_equal(commit(range, 5, 30), 0);
 		assert_int_equal(wrong(range, 10, 20, 1), 0);
 	}
-	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 	assert_int_equal(requests(pool), asked + 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 2); /* including the window */
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), 0);

@@ -180,10 +180,10 @@ static void test_bulk(void **state)
 	assert_int_equal(info_of(sequence).blocks, 3);
 	assert_int_equal(block_at(sequence, 0), 25);
 	/* Committed memory needs no request to the agent. */
-	calls = gpu_calls_total(worker->gpu);
+	calls = gpu_thread_calls_total();
 	for (uint32_t i = 0; i < 90; i++)
 		assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
-	assert_int_equal(gpu_calls_total(worker->gpu), calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 	assert_int_equal(info_of(bulk).blocks, 25);
 	assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
 	assert_int_equal(block_at(bulk, 25), 28);
@@ -296,9 +296,9 @@ static void test_copy_blocks(void **state)
 	kv_start(calm, 64);
 	sequence = allocated(6 * BLOCK_TOKENS, 0, 0);
 	write_tokens(sequence, 0, 6 * BLOCK_TOKENS, 1);
-	calls = gpu_calls(worker->gpu, GPU_CALL_COPY);
+	calls = gpu_thread_calls(GPU_CALL_COPY);
 	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 6), 0);
-	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY), calls + 4);
+	assert_int_equal(gpu_thread_calls(GPU_CALL_COPY), calls + 4);
 	settle();
 	for (uint32_t i = 0; i < BLOCK_TOKENS; i++) {
 		assert_int_equal(*word_at(3 * BLOCK_TOKENS + i), UINT64_C(1) << 32 | i);

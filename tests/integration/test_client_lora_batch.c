@@ -337,7 +337,7 @@ static void test_wrong_options(void **state)
 /* How many calls the device has got, without the queries whether a stream failed, which a slow wait repeats. */
 static uint64_t calls_total(void)
 {
-	return gpu_calls_total(engine.pool->gpu) - gpu_calls(engine.pool->gpu, GPU_CALL_STREAM_QUERY);
+	return gpu_thread_calls_total() - gpu_thread_calls(GPU_CALL_STREAM_QUERY);
 }
 
 static uint64_t calls_of(int32_t which[ENGINE_TOKENS], uint32_t tokens)

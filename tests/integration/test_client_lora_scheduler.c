@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = 60000 };
+enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = AWAIT_MS };
 
 static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
 	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};

@@ -48,7 +48,7 @@ static void test_kept(void **state)
 	(void)state;
 	assert_int_equal(commit(range, 0, 32), 0);
 	fill(range, 0, 32, 1);
-	calls = gpu_calls_total(pool->gpu);
+	calls = gpu_thread_calls_total();
 	for (int i = 0; i < 3; i++) {
 		memset(kept, 2, sizeof(kept));
 		assert_int_equal(offer(range, 0, 32), 0);
@@ -62,7 +62,7 @@ static void test_kept(void **state)
 			assert_int_equal(kept[page], page < 32 ? 1 : page < 40 ? 0 : 2);
 		assert_int_equal(info_of(range).offered_pages, 0);
 	}
-	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
 	end();
 }

@@ -244,13 +244,13 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	AWAIT(info_of(sliced).ready == 3);
 	assert_int_equal(harness_check(&harness), 0);
 	background_hold(pool);
-	calls = gpu_calls_total(pool->gpu);
+	calls = gpu_thread_calls_total();
 	asked = refills(pool);
 	assert_int_equal(gpool_sliced_range_grow(sliced, 2, 0), 0);
 	fill(sliced, 1, 2, 1);
 	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
 	fill(sliced, 2, 3, 1);
-	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 	assert_int_equal(refills(pool), asked);
 	background_go_on(pool);
 	AWAIT(info_of(sliced).ready == (most < 5 ? most : 5));
@@ -272,9 +272,9 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	assert_int_equal(gpool_sliced_range_shrink(sliced, 1, done_fence), 0);
 	AWAIT(info_of(sliced).ready == 3);
 	background_hold(pool);
-	calls = gpu_calls_total(pool->gpu);
+	calls = gpu_thread_calls_total();
 	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
-	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	assert_int_equal(gpu_thread_calls_total(), calls);
 	assert_int_equal(wrong(sliced, 0, 1, 1), 0);
 	background_go_on(pool);
 	assert_int_equal(harness_check(&harness), 0);

@@ -149,7 +149,8 @@ static void between_domains(uint32_t handle_pages_each)
 	assert_int_equal(gpool_free_async(red, again, stream), 0);
 	assert_int_equal(gpool_trim_to(red, all), 0);
 	/* Memory whose free still waits for the stream is returned by a later call, or in the background. */
-	AWAIT((gpool_trim_to(red, 0), reclaimable()) == all);
+	/* A page that was taken again at another address is counted at its old address too while it is mapped there. */
+	AWAIT((gpool_trim_to(red, 0), reclaimable()) >= all);
 	whole();
 	blue_has_all();
 	whole();

@@ -199,8 +199,7 @@ static void test_reclaimable_and_adopted(void **state)
 	give(a, s);
 	/* The first pass records a fence, and a later pass finds it signaled. */
 	finish(s);
-	calls = gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
-		gpu_calls(pool->gpu, GPU_CALL_ACCESS);
+	calls = gpu_thread_calls(GPU_CALL_UNMAP) + gpu_thread_calls(GPU_CALL_MAP) + gpu_thread_calls(GPU_CALL_ACCESS);
 	AWAIT(gpool_trim_to(pool, 0) == 10 * PAGE_BYTES);
 	assert_int_equal(totals().reclaimable_bytes, 10 * PAGE_BYTES);
 	assert_int_equal(totals().reusable_bytes, 10 * PAGE_BYTES);
@@ -209,8 +208,7 @@ static void test_reclaimable_and_adopted(void **state)
 	assert_int_equal(totals().reclaimable_bytes, 6 * PAGE_BYTES);
 	expect_content(a, 4, 1);
 	assert_int_equal(calls,
-		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
-			gpu_calls(pool->gpu, GPU_CALL_ACCESS));
+		gpu_thread_calls(GPU_CALL_UNMAP) + gpu_thread_calls(GPU_CALL_MAP) + gpu_thread_calls(GPU_CALL_ACCESS));
 	/* A part of the memory stays. */
 	give(a, 0);
 	give(b, 0);

@@ -255,7 +255,7 @@ static void test_demo_keep_leaves_a_working_agent(void **state)
 	assert_int_equal(status, 0);
 	options.directory = directory;
 	options.flags = GPOOL_OPEN_OBSERVER;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	assert_true(gpool_page_count(pool) > 0);
 	gpool_close(pool);

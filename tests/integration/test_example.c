@@ -31,7 +31,7 @@ enum {
 	FILE_MOST = 1 << 20,
 	OUTPUT_MOST = 4096,
 	PAGES = 4, /* pages of the example's block */
-	WAIT_MS = 60000,
+	WAIT_MS = AWAIT_MS,
 	EVICT_TRIES = 60000, /* milliseconds until the example's own work on the block is done */
 };
 

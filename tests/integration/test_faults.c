@@ -19,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
+#include "tests/lib/await.h"
 #include "tests/lib/scale.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, WAIT_MS = 60000, AT_ONCE = 4, SPILLED = 3, SPILLED_PAGES = 4 };
+enum { PAGES = 64, WAIT_MS = AWAIT_MS, AT_ONCE = 4, SPILLED = 3, SPILLED_PAGES = 4 };
 
 /* The exit status of the process that tries one fault. */
 enum { TRIED_SERVED = 10, TRIED_SERVED_WITHOUT_CHECK, TRIED_ENDED };

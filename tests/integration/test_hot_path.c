@@ -6,6 +6,7 @@
  * thread, and the back end's count of calls must not change. The test is skipped if strace is missing or may not trace.
  */
 #include "client/gpool.h"
+#include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 #include "tests/lib/scale.h"
 
@@ -70,13 +71,6 @@ static int work(struct gpool *pool, long count)
 	return error;
 }
 
-static uint64_t driver_calls(struct gpool *pool)
-{
-	struct gpool_stats statistics = {.size = sizeof(statistics)};
-
-	return gpool_stats(pool, &statistics) ? UINT64_MAX : statistics.driver_calls;
-}
-
 static int worker(const char *directory)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -85,7 +79,7 @@ static int worker(const char *directory)
 	int error;
 
 	options.directory = directory;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	error = gpool_open(&options, &pool);
 	if (!error)
 		error = work(pool, WARM_UP);
@@ -93,11 +87,11 @@ static int worker(const char *directory)
 		fprintf(stderr, "the worker does not come up: %s\n", gpool_strerror(error));
 		return 1;
 	}
-	before = driver_calls(pool);
+	before = gpu_thread_calls_total();
 	syscall(SYS_getppid);
 	error = work(pool, rounds());
 	syscall(SYS_getppid);
-	after = driver_calls(pool);
+	after = gpu_thread_calls_total();
 	if (error)
 		fprintf(stderr, "a call failed: %s\n", gpool_strerror(error));
 	if (after != before || !before)

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <sys/prctl.h>
 
-enum { END_MS = 60000 };
+enum { END_MS = AWAIT_MS };
 
 static struct harness harness;
 

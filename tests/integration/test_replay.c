@@ -198,7 +198,7 @@ static void record_some(struct harness *harness)
 	void *failed;
 
 	options.record_path = trace_path;
-	options.timeout_ms = 60000; /* calls without a stream may wait for the GPU */
+	options.timeout_ms = AWAIT_MS; /* calls without a stream may wait for the GPU */
 	assert_int_equal(gpool_vm_configure(recording.pool, &options), 0);
 	assert_int_equal(gpool_stream_open(recording.pool, NULL, 0, &recording.stream), 0);
 	for (uint64_t i = 0; i < 200; i++) {

@@ -131,7 +131,7 @@ static inline uint32_t pool_pages(void)
 
 static inline uint64_t driver_calls(void)
 {
-	return gpu_calls_total(pool->gpu);
+	return gpu_thread_calls_total();
 }
 
 /* ---- GPU work ---- */

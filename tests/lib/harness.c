@@ -26,8 +26,8 @@
 enum {
 	START_TRIES = 300, /* of 200 ms each; with a sanitizer on a busy machine, a start takes seconds */
 	START_SLICE_MS = 200,
-	STOP_MS = 60000,
-	ANSWER_MS = 60000,
+	STOP_MS = AWAIT_MS,
+	ANSWER_MS = AWAIT_MS,
 	ARGUMENTS_MAX = 64,
 	POOL_TEXT_MAX = 512,
 	CONFIG_MAX = 16384,

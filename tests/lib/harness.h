@@ -12,6 +12,7 @@
 #define GPOOL_TESTS_HARNESS_H
 
 #include "client/gpool.h"
+#include "tests/lib/await.h"
 
 #include <stddef.h>
 #include <sys/types.h>

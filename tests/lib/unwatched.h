@@ -5,8 +5,9 @@
 #include <stdint.h>
 
 /*
- * For functions of tests that compute or compare contents, whose time would otherwise be most of the test's. Use it
- * only for memory that no other thread accesses at the same time, except by mistakes that the contents show.
+ * Exempt a function that computes or compares contents, because its checked accesses would take most of the time of a
+ * test. Use it only for memory that no other thread accesses at the same time, or if the comparison of the contents
+ * detects such an access.
  */
 #define UNWATCHED __attribute__((no_sanitize_thread))
 

@@ -52,16 +52,16 @@ class Agent:
         self.process.kill()
         raise AssertionError(f"gpoold does not come up: {self.log.read_text()}")
 
-    def pool(self, pool: Optional[str] = None, timeout_ms: int = 60000, **options: object) -> gpool.Pool:
+    def pool(self, pool: Optional[str] = None, timeout_ms: int = 600000, **options: object) -> gpool.Pool:
         return gpool.Pool(pool, directory=self.directory, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
 
     def poolctl(self, *arguments: str) -> str:
-        command: List[str] = [str(BUILD / "poolctl"), "--dir", self.directory, *arguments]
+        command: List[str] = [str(BUILD / "poolctl"), "--dir", self.directory, "--timeout", "60", *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def evict(self) -> int:
         """Evict all evictable blocks. Return the number of pages."""
-        command = [str(BUILD / "poolctl"), "--dir", self.directory, "evict", "64"]
+        command = [str(BUILD / "poolctl"), "--dir", self.directory, "--timeout", "60", "evict", "64"]
         said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         found = re.search(r"(\d+) of 64 pages|evicted (\d+)", said)
         assert found, said

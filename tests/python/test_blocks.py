@@ -172,7 +172,7 @@ class Blocks(AgentTest):
             array[:] = 1
             del array
             gc.collect()
-        self.pool.alloc(64, timeout_ms=60000).free()
+        self.pool.alloc(64, timeout_ms=600000).free()
 
     def test_a_dropped_pin_is_told(self) -> None:
         with self.assertWarns(ResourceWarning):
@@ -383,7 +383,7 @@ class Blocks(AgentTest):
         def work(number: int) -> None:
             try:
                 for turn in range(50):
-                    with self.pool.alloc(1 + turn % 3, timeout_ms=60000) as block:
+                    with self.pool.alloc(1 + turn % 3, timeout_ms=600000) as block:
                         array = numpy.asarray(block.view("uint32"))
                         array[:] = number
                         assert (array == number).all()

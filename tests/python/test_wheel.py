@@ -27,7 +27,7 @@ import sys, threading
 import gpool
 from gpool._library import library
 
-with gpool.Pool(directory=sys.argv[1], timeout_ms=60000) as pool, pool.alloc(2) as block:
+with gpool.Pool(directory=sys.argv[1], timeout_ms=600000) as pool, pool.alloc(2) as block:
     block.view().write(b"of the wheel", offset=pool.page_bytes)
     assert block.view(offset=pool.page_bytes).read(0, 12) == b"of the wheel"
     with pool.reserve_range(2) as elastic, pool.stream() as stream, pool.adapters():

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { HONEST_MOST = 8, HONEST_HANDLES = 64, HONEST_TEXTS = 8, HONEST_PATIENCE_MS = 60000 };
+enum { HONEST_MOST = 8, HONEST_HANDLES = 64, HONEST_TEXTS = 8, HONEST_PATIENCE_MS = AWAIT_MS };
 enum honest_order { HONEST_WORK, HONEST_STAND_STILL, HONEST_LEAVE };
 
 struct honest_stage {

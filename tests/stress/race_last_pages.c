@@ -157,7 +157,7 @@ static _Noreturn void engine_main(const struct stress_agent *agent, uint32_t num
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	options.directory = agent->directory;
-	options.timeout_ms = 60000;
+	options.timeout_ms = AWAIT_MS;
 	error = gpool_open(&options, &engine.pool);
 	if (error) {
 		violation("engine %u: gpool_open() answers %d: %s", number, error, gpool_strerror(error));

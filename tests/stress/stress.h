@@ -8,6 +8,7 @@
 #ifndef GPOOL_TESTS_STRESS_H
 #define GPOOL_TESTS_STRESS_H
 
+#include "tests/lib/await.h"
 #include "tests/lib/scale.h"
 
 #include <stdatomic.h>

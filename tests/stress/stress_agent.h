@@ -22,7 +22,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = 60000 };
+enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = AWAIT_MS };
 
 struct stress_agent {
 	struct harness harness;

@@ -27,7 +27,7 @@
 enum {
 	THREADS = 2, /* per worker */
 	WORKERS_MAX = 32,
-	PATIENCE_MS = 60000,
+	PATIENCE_MS = AWAIT_MS,
 	STAND_LOOK_MS = 100,
 	TEXTS = 8,
 	KILL_MEAN_MS = 50,
@@ -342,12 +342,12 @@ static void stand_still(struct tormentor *tormentor)
 		while ((standing = atomic_load(&stage->standing[slot])) < THREADS)
 			if (futex_wait(&stage->standing[slot], standing, PATIENCE_MS * INT64_C(1000000)) ==
 				-ETIMEDOUT) {
-				violation(
-					"worker %u: %u of %d threads stand still after 30 s", slot, standing, THREADS);
+				violation("worker %u: %u of %d threads stand still after %d s", slot, standing, THREADS,
+					PATIENCE_MS / 1000);
 				break;
 			}
 		if (standing >= THREADS && atomic_load(&stage->lost[slot]) && lost_replace(tormentor, slot))
-			slot--; /* the next one stands still at once, or loses its device as well */
+			slot--; /* the next one stops at once, or loses its device as well */
 	}
 }
 

@@ -82,7 +82,7 @@ static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t 
 	assert_int_equal(gpu_host_register(rig->gpu, rig->host_base, capacity), 0);
 	assert_int_equal(gpu_reserve(rig->gpu, capacity, 0, &rig->device_base), 0);
 	assert_int_equal(gpu_create(rig->gpu, capacity, &rig->handle), 0);
-	assert_int_equal(gpu_map(rig->gpu, rig->device_base, capacity, 0, rig->handle), 0);
+	assert_int_equal(gpu_map(rig->gpu, rig->device_base, capacity, rig->handle), 0);
 	assert_int_equal(gpu_access(rig->gpu, rig->device_base, capacity, GPU_ACCESS_READ_WRITE), 0);
 	return 0;
 }

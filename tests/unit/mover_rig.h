@@ -142,7 +142,7 @@ static inline void rig_handles(struct rig *rig, bool each)
 	for (uint32_t i = 0; i < HANDLES; i++) {
 		struct gpu_export export;
 
-		assert_int_equal(gpu_map(rig->gpu, base + i * bytes, bytes, 0, handles[i]), 0);
+		assert_int_equal(gpu_map(rig->gpu, base + i * bytes, bytes, handles[i]), 0);
 		assert_int_equal(gpu_export(rig->gpu, handles[i], &export), 0);
 		if (each || i == 0)
 			rig_hold(rig, (struct held){KEEP_HANDLE, 0, i, 1, {export.fd}, export.offset, export.length});

@@ -31,8 +31,9 @@
 #include <cmocka.h>
 
 #include "proto/attach.h"
+#include "tests/lib/await.h"
 
-enum { STUCK_SECONDS = 1000, WAIT_MS = 60000 };
+enum { STUCK_SECONDS = 1000, WAIT_MS = AWAIT_MS };
 
 struct fixture {
 	int descriptors;

@@ -81,7 +81,7 @@ static uint64_t put(struct fixture *f, uint64_t at, uint64_t granules)
 {
 	uint64_t handle = create(f, granules);
 
-	assert_int_equal(gpu_map(f->gpu, f->va + at * f->granularity, granules * f->granularity, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va + at * f->granularity, granules * f->granularity, handle), 0);
 	return handle;
 }
 
@@ -276,7 +276,7 @@ static void test_missing_capabilities_of_a_device(void **state)
 		assert_int_equal(gpu_open(&gpu_host_ops, 0, flags, &gpu), 0);
 		assert_int_equal(gpu_create(gpu, bytes, &handle), 0);
 		assert_int_equal(gpu_reserve(gpu, bytes, 0, &va), 0);
-		assert_int_equal(gpu_map(gpu, va, bytes, 0, handle), 0);
+		assert_int_equal(gpu_map(gpu, va, bytes, handle), 0);
 		assert_int_equal(gpu_access(gpu, va, bytes, GPU_ACCESS_READ), 0);
 		assert_int_not_equal(*(const uint8_t *)(uintptr_t)va, 0);
 		assert_memory_equal((const void *)(uintptr_t)va, (const uint8_t *)(uintptr_t)va + 1, bytes - 1);
@@ -339,7 +339,7 @@ static void test_an_owner_may_only_create_export_and_release(void **state)
 	assert_int_equal(gpu_import(gpu, &exported, &handle), -EPERM);
 	assert_int_equal(gpu_reserve(gpu, granularity, 0, &va), -EPERM);
 	assert_int_equal(gpu_unreserve(gpu, granularity, granularity), -EPERM);
-	assert_int_equal(gpu_map(gpu, granularity, granularity, 0, handle), -EPERM);
+	assert_int_equal(gpu_map(gpu, granularity, granularity, handle), -EPERM);
 	assert_int_equal(gpu_unmap(gpu, granularity, granularity), -EPERM);
 	assert_int_equal(gpu_access(gpu, granularity, granularity, GPU_ACCESS_READ), -EPERM);
 	assert_int_equal(gpu_stream_create(gpu, &stream), -EPERM);
@@ -454,7 +454,7 @@ static void test_exported_memory_is_kept_for_others(void **state)
 	assert_true(free_memory(f->gpu) == before - f->granularity);
 
 	assert_int_equal(gpu_import(f->gpu, &exported, &imported), 0);
-	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, imported), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, imported), 0);
 	assert_int_equal(set_access(f, 0, 1, GPU_ACCESS_READ), 0);
 	assert_true(*word_at(f, 0) == 42);
 	close(exported.fd);
@@ -487,11 +487,11 @@ static void test_a_stale_handle_is_refused(void **state)
 	new = create(f, 1); /* reuses the old handle's entry in the table of the process */
 	assert_true(new != old);
 	gpu_release(f->gpu, old);
-	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, old), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, old), -EINVAL);
 	assert_int_equal(gpu_export(f->gpu, old, &exported), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, 0), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, UINT64_MAX), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, new), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, UINT64_MAX), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, new), 0);
 }
 
 static void test_an_exported_file_cannot_be_misused(void **state)
@@ -696,7 +696,7 @@ static void test_terabytes_can_be_reserved(void **state)
 	uint64_t va, bytes = 1ull << 40, handle = create(f, 1);
 
 	assert_int_equal(gpu_reserve(f->gpu, bytes, 0, &va), 0);
-	assert_int_equal(gpu_map(f->gpu, va + bytes - f->granularity, f->granularity, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, va + bytes - f->granularity, f->granularity, handle), 0);
 	assert_int_equal(gpu_unmap(f->gpu, va + bytes - f->granularity, f->granularity), 0);
 	assert_int_equal(gpu_unreserve(f->gpu, va, bytes), 0);
 	/* together the reservations exceed the address space, so each must be unreserved completely */
@@ -711,24 +711,83 @@ static void test_map_refuses_all_but_whole_handles_in_free_places(void **state)
 	struct fixture *f = *state;
 	uint64_t g = f->granularity, two = create(f, 2), end = f->va + RANGE_GRANULES * g;
 
-	assert_int_equal(gpu_map(f->gpu, f->va, g, g, two), -EINVAL);     /* with an offset */
-	assert_int_equal(gpu_map(f->gpu, f->va, 2 * g, g, two), -EINVAL); /* with an offset */
-	assert_int_equal(gpu_map(f->gpu, f->va, g, 0, two), -EINVAL);     /* a part of the handle */
-	assert_int_equal(gpu_map(f->gpu, f->va, 3 * g, 0, two), -EINVAL); /* larger than the handle */
-	assert_int_equal(gpu_map(f->gpu, f->va + g / 2, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, end, 2 * g, 0, two), -EINVAL);     /* outside the reservation */
-	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, two), -EINVAL); /* beyond the end */
-	assert_int_equal(gpu_map(f->gpu, f->va - g, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, UINT64_MAX - g + 1, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, 0, 2 * g, 0, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va, g, two), -EINVAL);     /* a part of the handle */
+	assert_int_equal(gpu_map(f->gpu, f->va, 3 * g, two), -EINVAL); /* larger than the handle */
+	assert_int_equal(gpu_map(f->gpu, f->va + g / 2, 2 * g, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, end, 2 * g, two), -EINVAL);     /* outside the reservation */
+	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, two), -EINVAL); /* beyond the end */
+	assert_int_equal(gpu_map(f->gpu, f->va - g, 2 * g, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, UINT64_MAX - g + 1, 2 * g, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, 0, 2 * g, two), -EINVAL);
 
 	put(f, 4, 1);
 	/* overlaps the first granule of the other mapping */
-	assert_int_equal(gpu_map(f->gpu, f->va + 3 * g, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, f->va + 4 * g, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, f->va + 2 * g, 2 * g, 0, two), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va + 3 * g, 2 * g, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va + 4 * g, 2 * g, two), -EINVAL);
+	assert_int_equal(gpu_map(f->gpu, f->va + 2 * g, 2 * g, two), 0);
 	/* a second mapping of the handle is permitted */
-	assert_int_equal(gpu_map(f->gpu, f->va + 5 * g, 2 * g, 0, two), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va + 5 * g, 2 * g, two), 0);
+}
+
+/*
+ * Map handles of which some are adjacent in their file and some are not, as one run. Each is mapped at its place, is
+ * counted, and can be unmapped alone.
+ */
+static void test_a_run_maps_each_handle_at_its_place(void **state)
+{
+	enum { HANDLES = 6 };
+	static const int order[HANDLES] = {0, 1, 2, 5, 4, 3};
+	struct fixture *f = *state;
+	uint64_t handles[HANDLES], run[HANDLES], calls = gpu_calls(f->gpu, GPU_CALL_MAP);
+	uint32_t mapped;
+
+	for (int i = 0; i < HANDLES; i++)
+		handles[i] = put(f, HANDLES + (uint64_t)i, 1);
+	assert_int_equal(set_access(f, HANDLES, HANDLES, GPU_ACCESS_READ_WRITE), 0);
+	for (uint32_t i = 0; i < HANDLES; i++) {
+		*word_at(f, HANDLES + i) = 100 + i;
+		run[i] = handles[order[i]];
+	}
+	calls = gpu_calls(f->gpu, GPU_CALL_MAP);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, f->granularity, run, HANDLES, &mapped), 0);
+	assert_int_equal(mapped, HANDLES);
+	assert_int_equal(gpu_calls(f->gpu, GPU_CALL_MAP), calls + HANDLES);
+	assert_false(can_read(f->va));
+	assert_int_equal(set_access(f, 0, HANDLES, GPU_ACCESS_READ), 0);
+	for (uint32_t i = 0; i < HANDLES; i++)
+		assert_int_equal(*word_at(f, i), 100 + order[i]);
+	assert_int_equal(unmap(f, 1, 1), 0);
+	assert_false(can_read(f->va + f->granularity));
+	assert_int_equal(*word_at(f, 2), 102);
+	assert_int_equal(unmap(f, 2, HANDLES - 2), 0);
+	assert_int_equal(unmap(f, 0, 1), 0);
+}
+
+/* After an error the handles before it are mapped, and no others. */
+static void test_a_run_ends_at_an_error(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t g = f->granularity, handles[] = {create(f, 1), create(f, 1), create(f, 1), create(f, 1)};
+	uint32_t mapped = 9;
+
+	put(f, 2, 1);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, g, handles, 4, &mapped), -EINVAL);
+	assert_int_equal(mapped, 2);
+	assert_int_equal(unmap(f, 0, 3), 0);
+	gpu_fault_set(f->gpu, GPU_CALL_MAP, 4, -EIO);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, g, handles, 4, &mapped), -EIO);
+	assert_int_equal(mapped, 3);
+	assert_int_equal(unmap(f, 0, 3), 0);
+	gpu_release(f->gpu, handles[1]);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, g, handles, 4, &mapped), -EINVAL);
+	assert_int_equal(mapped, 1);
+	assert_int_equal(unmap(f, 0, 1), 0);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, g, handles, 0, &mapped), -EINVAL);
+	assert_int_equal(gpu_map_run(f->gpu, f->va, UINT64_MAX / 2, handles, 4, &mapped), -EINVAL);
+	assert_int_equal(mapped, 0);
+	/* The last handle is beyond the reservation. */
+	assert_int_equal(gpu_map_run(f->gpu, f->va + (RANGE_GRANULES - 1) * g, g, &handles[2], 2, &mapped), -EINVAL);
+	assert_int_equal(mapped, 1);
 }
 
 static void test_a_fresh_mapping_has_no_access(void **state)
@@ -801,7 +860,7 @@ static void test_two_mappings_show_the_same_memory(void **state)
 	struct fixture *f = *state;
 	uint64_t handle = put(f, 0, 1);
 
-	assert_int_equal(gpu_map(f->gpu, f->va + f->granularity, f->granularity, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va + f->granularity, f->granularity, handle), 0);
 	assert_int_equal(set_access(f, 0, 2, GPU_ACCESS_READ_WRITE), 0);
 	*word_at(f, 0) = 77;
 	assert_true(*word_at(f, 1) == 77);
@@ -824,7 +883,7 @@ static void test_memory_starts_zeroed_and_devices_share_by_export(void **state)
 	assert_int_equal(gpu_import(other, &exported, &imported), 0);
 	close(exported.fd);
 	assert_int_equal(gpu_reserve(other, f->granularity, 0, &va), 0);
-	assert_int_equal(gpu_map(other, va, f->granularity, 0, imported), 0);
+	assert_int_equal(gpu_map(other, va, f->granularity, imported), 0);
 	assert_int_equal(gpu_access(other, va, f->granularity, GPU_ACCESS_READ_WRITE), 0);
 	*word_at(f, 0) = 1234;
 	assert_true(*(volatile uint32_t *)va == 1234);
@@ -852,7 +911,7 @@ static void test_a_large_pool_is_a_few_mappings(void **state)
 	assert_int_equal(gpu_reserve(worker, bytes, 0, &va), 0);
 	for (int i = 0; i < PAGES; i++) {
 		assert_int_equal(gpu_import(worker, &exported, &handles[i]), 0);
-		assert_int_equal(gpu_map(worker, va + (uint64_t)i * f->granularity, f->granularity, 0, handles[i]), 0);
+		assert_int_equal(gpu_map(worker, va + (uint64_t)i * f->granularity, f->granularity, handles[i]), 0);
 		exported.offset += f->granularity;
 	}
 	assert_int_equal(gpu_access(worker, va, bytes, GPU_ACCESS_READ_WRITE), 0);
@@ -960,7 +1019,7 @@ static void *map_and_unmap(void *argument)
 	uint64_t g = m->f->granularity, va = m->f->va + m->at * g, handle;
 
 	for (int i = 0; i < 300; i++) {
-		if (gpu_create(gpu, g, &handle) || gpu_map(gpu, va, g, 0, handle) ||
+		if (gpu_create(gpu, g, &handle) || gpu_map(gpu, va, g, handle) ||
 			gpu_access(gpu, va, g, GPU_ACCESS_READ_WRITE))
 			m->failed++;
 		else
@@ -1037,6 +1096,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_mapped_reservation_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_terabytes_can_be_reserved, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_map_refuses_all_but_whole_handles_in_free_places, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_run_maps_each_handle_at_its_place, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_run_ends_at_an_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_fresh_mapping_has_no_access, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_access_covers_whole_mappings_without_holes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unmap_takes_whole_mappings_in_a_row, setup, teardown),

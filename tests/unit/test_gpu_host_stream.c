@@ -61,7 +61,7 @@ static void map_at(struct fixture *f, uint64_t at)
 	uint64_t handle;
 
 	assert_int_equal(gpu_create(f->gpu, f->granularity, &handle), 0);
-	assert_int_equal(gpu_map(f->gpu, f->va + at * f->granularity, f->granularity, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va + at * f->granularity, f->granularity, handle), 0);
 }
 
 static int setup_device(void **state)
@@ -595,7 +595,7 @@ static int peer_memory(struct fixture *f, int socket)
 	PEER_CHECK(gpu_import(gpu, &from, &handle) == 0);
 	close(from.fd);
 	PEER_CHECK(gpu_reserve(gpu, from.length, 0, &va) == 0);
-	PEER_CHECK(gpu_map(gpu, va, from.length, 0, handle) == 0);
+	PEER_CHECK(gpu_map(gpu, va, from.length, handle) == 0);
 	PEER_CHECK(gpu_access(gpu, va, from.length, GPU_ACCESS_READ_WRITE) == 0);
 	PEER_CHECK(*(volatile uint32_t *)va == 51);
 	*(volatile uint32_t *)va = 52;
@@ -622,7 +622,7 @@ static void test_memory_crosses_processes(void **state)
 
 	map_at(f, 0); /* so that the slice does not begin at 0 */
 	assert_int_equal(gpu_create(f->gpu, f->granularity, &handle), 0);
-	assert_int_equal(gpu_map(f->gpu, at(f, 1), f->granularity, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, at(f, 1), f->granularity, handle), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, 1), f->granularity, GPU_ACCESS_READ_WRITE), 0);
 	*(volatile uint32_t *)at(f, 1) = 51;
 	assert_int_equal(gpu_export(f->gpu, handle, &exported), 0);
@@ -787,7 +787,7 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 	case GPU_CALL_UNRESERVE: return gpu_unreserve(f->gpu, c->va, f->granularity);
 	case GPU_CALL_MAP:
 		assert_int_equal(gpu_create(f->gpu, f->granularity, &handle), 0);
-		return gpu_map(f->gpu, at(f, 7), f->granularity, 0, handle);
+		return gpu_map(f->gpu, at(f, 7), f->granularity, handle);
 	case GPU_CALL_ACCESS: return gpu_access(f->gpu, at(f, 7), f->granularity, GPU_ACCESS_READ);
 	case GPU_CALL_UNMAP: return gpu_unmap(f->gpu, at(f, 7), f->granularity);
 	case GPU_CALL_STREAM_CREATE: return gpu_stream_create(f->gpu, &stream);

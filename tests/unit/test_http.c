@@ -5,6 +5,7 @@
  * HTTP, and more connections than it has threads for. A stream continues until it ends, its client disconnects, or the
  * server ends. Method: a server in this process on a free port, and sockets.
  */
+#include "tests/lib/await.h"
 #include "tools/exporter/http.h"
 
 #include <arpa/inet.h>
@@ -102,7 +103,7 @@ static int setup(void **state)
 
 static int setup_impatient(void **state)
 {
-	limits = (struct peer_limits){.connections = 8, .per_address = 8, .head_ms = 300, .answer_ms = 60000};
+	limits = (struct peer_limits){.connections = 8, .per_address = 8, .head_ms = 300, .answer_ms = AWAIT_MS};
 	return start(state);
 }
 

@@ -46,7 +46,7 @@ static int setup(void **state)
 	assert_int_equal(gpu_open(&gpu_host_ops, 0, 0, &f->gpu), 0);
 	assert_int_equal(gpu_reserve(f->gpu, MEMORY_BYTES, 0, &f->va), 0);
 	assert_int_equal(gpu_create(f->gpu, MEMORY_BYTES, &handle), 0);
-	assert_int_equal(gpu_map(f->gpu, f->va, MEMORY_BYTES, 0, handle), 0);
+	assert_int_equal(gpu_map(f->gpu, f->va, MEMORY_BYTES, handle), 0);
 	assert_int_equal(gpu_access(f->gpu, f->va, MEMORY_BYTES, GPU_ACCESS_READ_WRITE), 0);
 	f->word = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(f->word != MAP_FAILED);

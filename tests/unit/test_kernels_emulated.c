@@ -61,16 +61,21 @@ static void test_lora_plain(void **state)
 	case_plain(*state);
 }
 
-/* Codes and scales equal those of the reference in every bit. */
+/*
+ * Codes and scales equal those of the reference in every bit: element by element, and 16 bytes at a time, with groups
+ * that fit into a warp or not, and with a shorter one at the end of a row.
+ */
 static void test_quantise(void **state)
 {
-	static const uint32_t groups[] = {128, 64, 100, 0};
+	static const uint32_t shapes[][2] = {{300, 128}, {300, 64}, {300, 100}, {300, 0}, {256, 128}, {320, 128},
+		{320, 64}, {1072, 536}, {1040, 0}, {48, 16}};
 	struct rig *rig = *state;
 
 	for (uint32_t element = 0; element < ELEMENTS; element++)
-		for (size_t g = 0; g < sizeof(groups) / sizeof(*groups); g++) {
-			uint64_t rows = 7, columns = 300, count = rows * columns;
-			uint64_t scales = rows * quantise_groups(columns, groups[g]) * 2;
+		for (size_t shape = 0; shape < sizeof(shapes) / sizeof(*shapes); shape++) {
+			uint32_t columns = shapes[shape][0], group = shapes[shape][1];
+			uint64_t rows = columns == 48 ? 50 : 7, count = rows * columns;
+			uint64_t scales = rows * quantise_groups(columns, group) * 2;
 			struct quantise_error sum = {0};
 			struct place values = rig_place(rig, count * element_bytes(element));
 			struct place back = rig_place(rig, count * element_bytes(element));
@@ -83,6 +88,10 @@ static void test_quantise(void **state)
 			for (uint64_t i = 0; i < count; i++) {
 				float value = rig_normal(rig) * (i / 128 % 3 == 2 ? 0 : 0.02f);
 
+				/* Small scales, and values at or next to the middle between two codes. */
+				if (i / columns == 3)
+					value = (float)(rig_random(rig) % 127 + 0.5) * (1 + rig_normal(rig) * 1e-7f) *
+						(element == ELEMENT_F16 ? 0x1p-22f : 0x1p-126f);
 				if (element == ELEMENT_F32)
 					((float *)values.host)[i] = i == 900 ? INFINITY : value;
 				else
@@ -92,7 +101,7 @@ static void test_quantise(void **state)
 			for (int i = 0; i < 2; i++) {
 				*errors[i] = sum;
 				args[i] = (struct quantise_args){values.device, codes[i].device, scale[i].device,
-					error[i].device, rows, columns, groups[g], element};
+					error[i].device, rows, columns, group, element};
 			}
 			assert_int_equal(quantise_queue(rig->gpu, &args[0], rig->stream), 0);
 			quantise_host(&args[1]);
@@ -111,7 +120,7 @@ static void test_quantise(void **state)
 
 static void test_block_copy(void **state)
 {
-	enum { ITEMS = 6 };
+	enum { ITEMS = 9 };
 	struct rig *rig = *state;
 	struct place list = rig_place(rig, ITEMS * sizeof(struct block_copy_item));
 	struct block_copy_item *items = list.host;
@@ -124,14 +133,15 @@ static void test_block_copy(void **state)
 		for (uint64_t at = 0; at < from[i].bytes; at++)
 			((uint8_t *)from[i].host)[at] = (uint8_t)rig_random(rig);
 		items[i] = (struct block_copy_item){to[i].device, from[i].device, i == 3 ? 0 : from[i].bytes};
-		if (i == 4) { /* not aligned */
-			items[i].to++;
-			items[i].bytes--;
+		if (i >= 4) { /* not aligned, or both in the same way */
+			items[i].to += i % 2 ? 4 : i - 3;
+			items[i].from += i == 6 || i == 7 ? i - 3 : 0;
+			items[i].bytes -= 8;
 		}
 	}
 	assert_int_equal(block_copy_queue(rig->gpu, &args, rig->stream), 0);
 	for (uint32_t i = 0; i < ITEMS; i++) {
-		assert_memory_equal((void *)(uintptr_t)items[i].to, from[i].host, items[i].bytes);
+		assert_memory_equal((void *)(uintptr_t)items[i].to, (void *)(uintptr_t)items[i].from, items[i].bytes);
 		if (!items[i].bytes)
 			assert_int_equal(*(uint8_t *)to[i].host, 0xff);
 	}

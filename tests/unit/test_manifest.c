@@ -28,13 +28,15 @@ static int good(void)
 	uint32_t run_counts[] = {1, 2, 1}, sizes[] = {2, 4, 1};
 	struct manifest_runs all = {runs, run_counts, sizes, 4, 3};
 	struct draft draft = {NULL};
+	struct manifest manifest;
 	int fd;
 
 	assert_int_equal(draft_set(&draft, "bb", "12345", 5), 0);
 	assert_int_equal(draft_set(&draft, "b", "old", 3), 0);
 	assert_int_equal(draft_set(&draft, "alphabet-a", "", 0), 0);
 	assert_int_equal(draft_set(&draft, "b", "new", 3), 0);
-	assert_int_equal(draft_manifest(&draft, &all, geometry.page_bytes, &fd), 0);
+	assert_int_equal(draft_manifest(&draft, &all, geometry.page_bytes, &manifest, &fd), 0);
+	manifest_close(&manifest);
 	draft_free(&draft);
 	return fd;
 }
@@ -254,6 +256,7 @@ static void test_descriptors(void **state)
 static void test_draft_limits(void **state)
 {
 	struct draft draft = {NULL};
+	struct manifest manifest;
 	char key[MANIFEST_KEY_MAX + 2];
 	char *large = calloc(1, MANIFEST_BYTES_MAX);
 	struct manifest_run run = {0, 1, 1};
@@ -268,13 +271,71 @@ static void test_draft_limits(void **state)
 	key[MANIFEST_KEY_MAX] = '\0';
 	assert_int_equal(draft_set(&draft, key, "v", 1), 0);
 	assert_int_equal(draft_set(&draft, "large", large, MANIFEST_BYTES_MAX), 0);
-	assert_int_equal(draft_manifest(&draft, &runs, 4096, &fd), -EFBIG);
+	assert_int_equal(draft_manifest(&draft, &runs, 4096, &manifest, &fd), -EFBIG);
 	/* Replaced entries do not count. */
 	assert_int_equal(draft_set(&draft, "large", "small", 5), 0);
-	assert_int_equal(draft_manifest(&draft, &runs, 4096, &fd), 0);
+	assert_int_equal(draft_manifest(&draft, &runs, 4096, &manifest, &fd), 0);
+	manifest_close(&manifest);
 	close(fd);
 	draft_free(&draft);
 	free(large);
+}
+
+/* Make a key: keys of 1 to MANIFEST_KEY_MAX bytes, of which many begin with the same bytes. */
+static void key_make(char *key, uint32_t number)
+{
+	static const size_t shared[] = {0, 1, 7, 8, 9, 16, 63, 500, 1015};
+	size_t length = shared[number % 9];
+
+	memset(key, 'p', length);
+	snprintf(key + length, MANIFEST_KEY_MAX + 1 - length, "%c%u", 0x80 + (int)(number % 11), number / 99 % 4999);
+}
+
+/*
+ * Set each of many keys several times, in a scattered order, publish, set some of them again, and publish again: the
+ * manifest has its entries in order, which manifest_open() checks, and the last value of each key.
+ */
+static void test_sort(void **state)
+{
+	enum { KEYS = 3000, SETS = 9001 };
+	struct manifest_run run = {0, 1, 1};
+	uint32_t one = 1, last[KEYS];
+	struct manifest_runs runs = {&run, &one, &one, 1, 1};
+	struct draft draft = {NULL};
+	struct manifest written, manifest;
+	char key[MANIFEST_KEY_MAX + 1];
+	int fd;
+
+	(void)state;
+	for (uint32_t round = 0; round < 2; round++) {
+		for (uint32_t i = round * 500; i < (round ? 1000 : SETS); i++) {
+			uint32_t value = round * SETS + i;
+
+			last[i * 7919 % KEYS] = value;
+			key_make(key, i * 7919 % KEYS);
+			assert_int_equal(draft_set(&draft, key, &value, sizeof(value)), 0);
+		}
+		assert_int_equal(draft_manifest(&draft, &runs, geometry.page_bytes, &written, &fd), 0);
+		assert_int_equal(manifest_open(fd, &geometry, &manifest), 0);
+		close(fd);
+		assert_int_equal(manifest.bytes, written.bytes);
+		assert_memory_equal(manifest.header, written.header, written.bytes);
+		manifest_close(&written);
+		assert_int_equal(manifest.header->entries, KEYS);
+		for (uint32_t i = 0; i < KEYS; i++) {
+			const struct manifest_entry *entry;
+			int64_t index;
+
+			key_make(key, i);
+			index = manifest_find(&manifest, key, strlen(key));
+			assert_true(index >= 0);
+			entry = &manifest.entries[index];
+			assert_memory_equal(manifest.data + manifest_value_at(entry->offset, entry->key_bytes),
+				&last[i], sizeof(last[i]));
+		}
+		manifest_close(&manifest);
+	}
+	draft_free(&draft);
 }
 
 int main(void)
@@ -286,6 +347,7 @@ int main(void)
 		cmocka_unit_test(test_large_handles),
 		cmocka_unit_test(test_descriptors),
 		cmocka_unit_test(test_draft_limits),
+		cmocka_unit_test(test_sort),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,13 +96,15 @@ static int manifest_of(const uint32_t *pages, uint32_t count)
 	uint32_t run_counts[8], sizes[8];
 	struct manifest_runs all = {runs, run_counts, sizes, count, count};
 	struct draft draft = {NULL};
+	struct manifest manifest;
 	int fd;
 
 	for (uint32_t i = 0; i < count; i++) {
 		runs[i] = (struct manifest_run){pages[i], 1, page_word_generation(pool_word(pool, pages[i]))};
 		run_counts[i] = sizes[i] = 1;
 	}
-	assert_int_equal(draft_manifest(&draft, &all, 4096, &fd), 0);
+	assert_int_equal(draft_manifest(&draft, &all, 4096, &manifest, &fd), 0);
+	manifest_close(&manifest);
 	return fd;
 }
 

@@ -41,9 +41,9 @@ static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = {8, 16, 24, 32, 64, 128};
 struct subject {
 	char folder[600];
 	uint32_t layers, id;
-	uint64_t weights, digest; /* number of its bytes; checksum of its page images */
+	uint64_t weights, digest; /* bytes of the weights; checksum of the page images */
 	uint32_t pages, pages_large;
-	uint64_t loads, address, used; /* of the peer: number of loads, address (0: none), time of the last use */
+	uint64_t loads, address, used; /* in the compared cache: number of loads; address, 0: none; time of last use */
 };
 
 struct cycles {

@@ -28,12 +28,19 @@ CUDA_ARCHS = $(patsubst sm_%,%,$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --lis
 
 # In a common folder: the images are the same for all configurations, and nvcc is slow. NAME.usage has the registers and
 # the local memory of each function, as ptxas prints them, for tools/build/lint_kernels.py.
-build/kernels/%.fatbin: cuda/kernels/%.cu
+define nvcc_image
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -Xptxas -v \
 		-MMD -MP -MF $(@:.fatbin=.d) $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
 		-gencode arch=compute_80,code=compute_80 -o $@ $< 2>$(@:.fatbin=.usage) || { cat $(@:.fatbin=.usage) >&2; exit 1; }
 	@grep -F 'warning' $(@:.fatbin=.usage) >&2 || true
+endef
+
+build/kernels/%.fatbin: cuda/kernels/%.cu
+	$(nvcc_image)
+
+build/roofline/roofline.fatbin: tools/build/roofline.cu $(CUDA_KERNEL_SRC)
+	$(nvcc_image)
 
 -include $(CUDA_KERNEL_IMAGES:.fatbin=.d)
 

@@ -1,4 +1,4 @@
-"""sass.py - what nvcc generated for the kernels: registers and local memory, as ptxas prints them, and instructions, as
+"""sass.py - read the code that nvcc generated: registers and local memory, as ptxas prints them, and instructions, as
 cuobjdump prints them. lint_kernels.py and roofline.py use it."""
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ class Instruction:
         """True for an asynchronous copy of 128 bits from device memory to shared memory."""
         return self.name.startswith("LDGSTS.") and ".128" in self.name
 
+    @property
+    def jumps_to(self) -> int | None:
+        """The address to which it jumps, if it is a jump to a constant address."""
+        found = re.fullmatch(r"(?:\w+, )*(?:`?\(?)0x([0-9a-f]+)\)?\s*", self.operands)
+        return int(found[1], 16) if found and self.name.startswith("BRA") else None
+
 
 @dataclass
 class Code:
@@ -99,11 +105,24 @@ def codes(tool: str, image: Path) -> list[Code]:
     return found
 
 
+def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
+    """Return the bodies of the loops: the instructions from the target of each jump back to the jump."""
+    backward = [(each.jumps_to, each.address) for each in instructions if each.jumps_to is not None]
+    return [[each for each in instructions if begin <= each.address <= end] for begin, end in backward if begin < end]
+
+
 def wide_loads_in_flight(instructions: list[Instruction]) -> int:
     """Return the largest number of loads of 128 bits that a thread has issued before it uses the result of one.
 
     The instructions are read in the order of their addresses. Loads before a jump back, a call or the end are not in
-    flight after it. Asynchronous copies are in flight until a wait for their group."""
+    flight after it. Asynchronous copies are in flight until a wait for their group, also in later iterations of the
+    loop, of which several are read."""
+    bodies = [body for body in loops(instructions) if any(each.wide_copy for each in body)]
+    return max(in_flight(instructions), *(in_flight(body * 4) for body in bodies), 0)
+
+
+def in_flight(instructions: list[Instruction]) -> int:
+    """Return the same for instructions that are executed once, in this order."""
     registers: list[range] = []
     groups: list[int] = []
     group = most = 0
@@ -121,10 +140,10 @@ def wide_loads_in_flight(instructions: list[Instruction]) -> int:
             registers = registers[last + 1 :]
             if each.wide_load and used:
                 registers.append(range(used[0], used[0] + 4))
-            target = re.fullmatch(r"(?:\w+, )*0x([0-9a-f]+)\s*", each.operands)
-            if each.name.startswith(("EXIT", "RET", "CALL")) or (
-                each.name.startswith("BRA") and target and int(target[1], 16) <= each.address
-            ):
+            back = each.jumps_to is not None and each.jumps_to <= each.address
+            if back or each.name.startswith(("EXIT", "RET", "CALL")):
                 registers = []
+            if each.name.startswith("EXIT"):
+                groups, group = [], 0
         most = max(most, len(registers) + sum(groups) + group)
     return most

@@ -58,6 +58,10 @@ bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 bench-against: all ## build the revision REV= below build/against, and measure it and this tree alternately, with BENCH_ARGS=
 	$(Q)tools/build/against '$(REV)' $(B)/gpool-bench $(BENCH_ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: all ## measure how costs grow with pages, sessions and objects, with the arguments SCALING_ARGS=; takes some minutes
+	$(Q)$(PYTHON) tools/bench/scaling.py $(B) $(SCALING_ARGS)
+
 $(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
 $(B)/tests/steps.so: $(B)/obj/tests/python/steps.o $(B)/libgpool.so
 	@mkdir -p $(@D)
@@ -69,9 +73,8 @@ bench-python: all $(B)/tests/steps.so ## measure the calls of an engine's step i
 # ---- engines ----
 
 .PHONY: test-engines
-test-engines: all ## test vLLM on gpool, in a virtual environment below build/; ENGINES= names tests
-	$(Q)tools/build/engines.sh $(abspath build/engines)
-	$(Q)build/engines/bin/python tests/engines/run $(ENGINES)
+test-engines: need-test-deps ## test vLLM on gpool, in a virtual environment of 6 GB below build/; ENGINES= names tests
+	$(run_tests) $(or $(addprefix engines/,$(ENGINES)),engines)
 
 .PHONY: bench-engines
 bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same environment
@@ -118,7 +121,10 @@ benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and wr
 
 # ---- checking and formatting the source ----
 
-.PHONY: lint analyze format
+.PHONY: lint analyze format roofline
+roofline: $(if $(filter 1,$(CUDA)),build/roofline/roofline.fatbin $(CUDA_KERNEL_IMAGES)) ## estimate the times of the kernels on some GPUs, from their instructions
+	$(Q)tools/build/roofline.py
+
 lint: all need-test-deps ## check layers, format, words, shell scripts and links between documents
 	$(Q)tools/build/lint
 

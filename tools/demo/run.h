@@ -23,8 +23,8 @@ struct plan {
 	uint64_t page_bytes;
 	uint32_t page_count; /* pages of the shared pool; each half of the split pool has half as many */
 	uint32_t tokens_per_page;
-	double speed;        /* factor by which arrivals are faster than in the trace */
-	double load;         /* factor by which steps are slower relative to arrivals */
+	double speed;        /* requests arrive this number of times as fast as in the trace */
+	double load;         /* each step takes this number of times as long as at load 1 */
 	double kill_every_s; /* mean interval; 0: no kills */
 	uint64_t seed;
 	uint64_t corrupt_at;

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import ctypes
 import http.client
 import json
 import os
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import page
-from vllm_process import BUILD, ROOT, RUNNING, SECONDS, Server, model, tokens
+from vllm_process import BUILD, OPENER, PR_SET_PDEATHSIG, PRCTL, ROOT, RUNNING, SECONDS, Server, model, tokens
 
 NAMES = ("code", "conv")
 TRACES = ROOT / "tools" / "demo" / "traces"
@@ -43,10 +42,9 @@ TRACE_SECONDS = 90
 PAGE_BYTES = 512 << 10
 LONGEST = 1024
 PART = 4
-"""contexts and answers have this part of the tokens that they have in the traces"""
+"""the recorded numbers of tokens of contexts and answers are divided by this number"""
 RECENT = 8
-"""every fourth prompt begins with one of this number of earlier ones"""
-PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
+"""every fourth prompt begins with one of the last RECENT prompts"""
 PROGRESS_SECONDS, SAMPLE_SECONDS = 5, 1
 OPTIONS: Dict[str, Any] = {"max_num_seqs": 16, "max_model_len": LONGEST, "enable_prompt_tokens_details": True}
 
@@ -138,7 +136,7 @@ class Daemon:
 
     def poolctl(self, *verb: str) -> Optional[Dict[str, Any]]:
         """Return the answer of poolctl; None: no agent answers, or the check found an error."""
-        command = [str(BUILD / "poolctl"), "--dir", self.directory, "--output", "json", *verb]
+        command = [str(BUILD / "poolctl"), "--dir", self.directory, "--timeout", "60", "--output", "json", *verb]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
@@ -236,7 +234,7 @@ class Engine:
             server.address + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         first, answer, cached = 0.0, [], 0
-        with urllib.request.urlopen(asked, timeout=SECONDS) as lines:
+        with OPENER.open(asked, timeout=SECONDS) as lines:
             for line in lines:
                 text = line.decode().strip().removeprefix("data: ")
                 if text == "[DONE]":

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import json
 import os
 import random
 import select
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
-SECONDS = int(os.environ.get("ENGINE_SECONDS", "300"))
+SECONDS = int(os.environ.get("ENGINE_SECONDS", "600"))
 """longest time for a start, and for an answer"""
 DUMP_SECONDS = 3
+PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 RUNNING: Set["Processes"] = set()
 """those that were started and not stopped"""
 ENVIRONMENT = {
@@ -31,6 +34,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_CI_ENV": "1",
+    "TORCHDYNAMO_DISABLE": "1",
 }
 OPTIONS: Dict[str, Any] = {
     "skip_tokenizer_init": True,
@@ -48,6 +52,16 @@ BLOCK_BYTES = 64 << 10
 """of the model of make_model.py, in float32 with blocks of 32 tokens: 8 in a page of 512 KiB"""
 
 
+PORTS = itertools.count(20000)  # not those that the kernel chooses for connections
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def loopback() -> Tuple[str, int]:
+    """Return an address and a port of 127.0.0.0/8 that no other process of this machine chooses."""
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", next(PORTS)
+
+
 def tokens(seed: int, count: int) -> List[int]:
     """Return random tokens (seeded)."""
     chosen = random.Random(seed)
@@ -55,10 +69,19 @@ def tokens(seed: int, count: int) -> List[int]:
 
 
 def model(folder: Path, *arguments: str) -> Path:
-    """Write the model, if that was not done before; its weights are the last file."""
-    if not (folder / "tokenizer.json").is_file() or not (folder / "model.safetensors").is_file():
-        command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(folder)]
-        subprocess.run(command, check=True, timeout=SECONDS)
+    """Write the model, if that was not done before. Other programs may do the same at the same time."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        try:
+            command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(draft)]
+            subprocess.run(command, check=True, timeout=SECONDS)
+            draft.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # another program has not written it either
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
@@ -73,25 +96,32 @@ def connector(directory: str, extra: Optional[Dict[str, Any]] = None) -> Dict[st
     }
 
 
+def environment() -> Dict[str, str]:
+    """Return the environment of vLLM's processes, which import the package and the stack dumps: startup/."""
+    paths = [str(HERE / "startup"), str(ROOT / "client" / "python"), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so"),
+        **ENVIRONMENT,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
 class Processes:
     """Processes of vLLM, which are one session of the kernel, with a log."""
 
-    def __init__(self, command: List[str], pipe: Optional[int]) -> None:
+    def __init__(self) -> None:
         self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
-        environment = {**os.environ, "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so"), **ENVIRONMENT}
-        # All Python processes of vLLM import the package and the stack dumps: startup/sitecustomize.py.
-        paths = [str(HERE / "startup"), str(ROOT / "client" / "python"), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=pipe,
-                stdout=log if pipe is None else pipe,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+        self.process = self._start()
         RUNNING.add(self)
+
+    def _start(self) -> Any:
+        """Start the first process, which leads the session: a Popen, or a Process of multiprocessing."""
+        raise NotImplementedError
+
+    def _wait(self) -> None:
+        """Wait for the end of the first process."""
+        raise NotImplementedError
 
     def pids(self) -> List[int]:
         """Return the processes of the engine."""
@@ -139,15 +169,29 @@ class Processes:
                 pass
 
     def kill(self) -> None:
-        """Kill all processes of the engine at once."""
-        self.signal(signal.SIGKILL)
-        self.process.wait(60)
-        for pipe in (self.process.stdin, self.process.stdout):
+        """Kill all processes of the engine at once, and wait for their end."""
+        self.process.kill()  # it may not lead its session yet
+        while running := self._running():
+            for descriptor in running:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            for descriptor in running:
+                select.select([descriptor], [], [])
+                os.close(descriptor)
+        self._wait()
+
+    def _running(self) -> List[int]:
+        """Return a descriptor for each process that has not ended."""
+        found = []
+        for pid in self.pids():
             try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            if select.select([descriptor], [], [], 0)[0]:
+                os.close(descriptor)  # a zombie
+            else:
+                found.append(descriptor)
+        return found
 
     def stop(self) -> None:
         """Kill the engine and delete its log; a second call does nothing."""
@@ -163,24 +207,39 @@ class Server(Processes):
         self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any
     ) -> None:
         """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: options of the command."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        host, port = loopback()
+        self.address = f"http://{host}:{port}"
         options = {**OPTIONS, "served_model_name": "m", **more}
         if directory is not None:
             options["kv_transfer_config"] = json.dumps(connector(directory, extra))
         del options["skip_tokenizer_init"]
-        command = ["-m", "vllm.entrypoints.cli.main", "serve", str(path), "--host", "127.0.0.1"]
-        command += ["--port", self.address.rpartition(":")[2]]
+        self._command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(path)]
+        self._command += ["--host", host, "--port", str(port)]
         for name, value in options.items():
-            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-        super().__init__(command, None)
+            self._command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        super().__init__()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # vLLM's processes end with this one
+            )
+
+    def _wait(self) -> None:
+        self.process.wait(60)
 
     def get(self, path: str, body: Optional[Dict[str, Any]] = None) -> str:
         """Return the answer to a GET, or to a POST with `body`."""
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+            with OPENER.open(asked, timeout=SECONDS) as answer:
                 return str(answer.read().decode())
         except TimeoutError:
             raise AssertionError(f"no answer within {SECONDS} s; stacks:\n{self.stacks()}") from None

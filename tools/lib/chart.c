@@ -10,7 +10,8 @@
 
 enum { LEFT = CHART_LEFT, RIGHT = CHART_RIGHT, TOP = CHART_TOP, BOTTOM = CHART_BOTTOM };
 
-void chart_escape(FILE *out, const char *text)
+/* Print untrusted text, such as a file name, escaped for SVG. */
+static void chart_escape(FILE *out, const char *text)
 {
 	for (; *text; text++) {
 		if (*text == '&')

@@ -54,8 +54,6 @@ void chart_end(const struct chart *chart, int with_time);
 /* chart_x(), chart_y() - return the position of a value in the drawing. */
 double chart_x(const struct chart *chart, double x);
 double chart_y(const struct chart *chart, double y);
-/* chart_escape() - print untrusted text, such as a file name, escaped for SVG. */
-void chart_escape(FILE *out, const char *text);
 
 /* ---- SVG files with a title, a key and stacked panels ---- */
 

@@ -78,7 +78,11 @@ void *memory_or_exit(void *pointer)
 	exit(CODE_FAILED);
 }
 
-int output_end(int status)
+/*
+ * Flush standard output at the end of a program. Return: `status`. If the output could not be written, an error message
+ * is printed, and CODE_OK becomes CODE_FAILED.
+ */
+static int output_end(int status)
 {
 	errno = 0;
 	if (!fflush(stdout) && !ferror(stdout))
@@ -215,7 +219,8 @@ static int command_check_arguments(const struct command *command)
 	return CODE_OK;
 }
 
-int command_parse(const struct program *program, int argc, char **argv, struct command *command)
+/* Parse the command line. Return: CODE_OK, or CODE_USAGE after an error message. */
+static int command_parse(const struct program *program, int argc, char **argv, struct command *command)
 {
 	struct parser parser;
 	int code;

@@ -115,8 +115,6 @@ struct command {
  * are handled here. Return: the exit status; it is not 0 if standard output could not be written.
  */
 int command_run(const struct program *program, int argc, char **argv, int (*main)(const struct command *command));
-/* command_parse() - parse the command line. Return: CODE_OK, or CODE_USAGE after an error message. */
-int command_parse(const struct program *program, int argc, char **argv, struct command *command);
 /* help_print() - print the help of a verb, or of the program (NULL). */
 void help_print(const struct program *program, const struct verb *verb);
 const struct verb *verb_find(const struct program *program, const char *name);
@@ -179,11 +177,5 @@ int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb
 void complaints_to(char *text, size_t bytes);
 /* memory_or_exit() - return the pointer, or exit with an error message if it is NULL. */
 void *memory_or_exit(void *pointer);
-
-/*
- * output_end() - flush standard output at the end of a program. Return: `status`. If the output could not be written,
- * an error message is printed, and CODE_OK becomes CODE_FAILED.
- */
-int output_end(int status);
 
 #endif

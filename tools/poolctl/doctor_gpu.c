@@ -104,7 +104,7 @@ static int host_try(struct gpu *gpu, const char **step)
 	if (error)
 		goto release;
 	*step = "map";
-	error = gpu_map(gpu, va, bytes, 0, handle);
+	error = gpu_map(gpu, va, bytes, handle);
 	if (error)
 		goto unreserve;
 	mapped = true;

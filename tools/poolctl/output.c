@@ -121,11 +121,6 @@ void table_cell_color(struct table *table, enum color color, const char *format,
 	cell_add(table, color, text);
 }
 
-uint32_t table_rows(const struct table *table)
-{
-	return (uint32_t)(table->cell_count / table->columns) - 1;
-}
-
 static void row_print(
 	const struct command *command, const struct table *table, const struct cell *cells, const uint32_t *widths)
 {

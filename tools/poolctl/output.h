@@ -26,7 +26,6 @@ void table_destroy(struct table *table);
 void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
 void __attribute__((format(printf, 3, 4)))
 table_cell_color(struct table *table, enum color color, const char *format, ...);
-uint32_t table_rows(const struct table *table);
 void table_print(const struct command *command, const struct table *table);
 
 /* print() - print to standard output, unless --quiet. */

@@ -16,11 +16,9 @@ struct replay_pool {
 	struct agent_process agent;
 };
 
-/* replay_pool_start() - start an agent if necessary. Return: 0, or an error after an error message. */
+/* replay_pool_start() - start an agent if necessary. Return: 0, or negative errno after printing the error. */
 int replay_pool_start(struct replay_pool *pool);
-/*
- * replay_pool_open() - open a new session. Return: 0, or an error after an error message.
- */
+/* replay_pool_open() - open a new session. Return: 0, or negative errno after printing the error. */
 int replay_pool_open(struct replay_pool *pool, struct gpool **handle);
 /* replay_pool_stop() - stop the started agent, and print errors of its shutdown. */
 void replay_pool_stop(struct replay_pool *pool);

@@ -57,7 +57,7 @@ struct serve_setup {
 	uint64_t idle_ms;
 	uint32_t block_tokens;
 	uint32_t watermark_percent; /* percentage of the pool's blocks */
-	double speed;               /* factor by which arrivals are faster */
+	double speed;               /* speed of the replay; 1: at the recorded arrival times */
 	enum serve_growth growth;
 	bool adaptive;
 	bool apart; /* engines do not share blocks */
@@ -171,7 +171,7 @@ uint32_t serve_next(const struct serve_setup *setup, uint32_t engine, uint32_t r
 /*
  * serve_run() - execute one run, with its own agent.
  *
- * Return: 0, even if engines have failed, which the result states; -EINTR; or an error after an error message.
+ * Return: 0, even if engines have failed, which the result states; -EINTR; or negative errno after printing the error.
  */
 int serve_run(const struct serve_setup *setup, struct serve_result *result);
 

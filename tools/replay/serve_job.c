@@ -27,7 +27,8 @@ static uint64_t chain_add(uint64_t chain, uint32_t id)
 	return chain ^ chain >> 32;
 }
 
-uint32_t serve_prompt(const struct prefix_request *request)
+/* Return the number of tokens of a request's prompt, at least 1. */
+static uint32_t serve_prompt(const struct prefix_request *request)
 {
 	return request->input_tokens ? request->input_tokens : 1;
 }

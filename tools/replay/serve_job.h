@@ -37,11 +37,7 @@ struct serve_job {
 int serve_job_begin(struct serve_job *job, const struct prefix_trace *trace, uint32_t request);
 void serve_job_end(struct serve_job *job);
 
-/*
- * serve_prompt(), serve_total() - return the number of tokens of a request's prompt, or of prompt and answer; at least
- * 1 each.
- */
-uint32_t serve_prompt(const struct prefix_request *request);
+/* serve_total() - return the number of tokens of a request's prompt and answer, at least 1 each. */
 uint64_t serve_total(const struct prefix_request *request);
 
 /* The memory of the blocks, and their writer. */

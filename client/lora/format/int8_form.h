@@ -52,7 +52,7 @@ struct int8_loss {
 };
 
 /*
- * int8_loss_measure() - Measure the loss, which converts each weight once. Return: 0; -ENOMEM, or as convert_tiles().
+ * int8_loss_measure() - Measure the loss. Return: 0; -ENOMEM, or as convert_tiles(). Cost: converts each weight once.
  */
 int int8_loss_measure(const struct convert *convert, struct int8_loss *loss, struct reason *reason);
 

@@ -16,7 +16,7 @@
 enum {
 	/* Size of the buffers: enough for any two groups, and for all groups of an adapter of usual size. */
 	COLD_READER_ROOM = 2 * COLD_GROUP_IMAGE_MAX,
-	COLD_READER_HELD_MAX = 8, /* maximum number of groups that are read ahead or not yet given back */
+	COLD_READER_HELD_MAX = 8, /* maximum number of groups that are read ahead or not yet returned */
 };
 
 struct cold_reader;
@@ -49,7 +49,7 @@ int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file);
  * @stored: receives the address of its stored bytes, for cold_group_expand(): [cold_align(bytes)], aligned to
  *          COLD_ALIGN, and unchecked. They are valid until cold_reader_give_back().
  *
- * Return: 1; 0: no further group; -EAGAIN: the groups that were not given back leave no room for another one (two
+ * Return: 1; 0: no further group; -EAGAIN: the groups that were not returned leave no room for another one (two
  * always fit); -EIO: the file cannot be read, or was truncated.
  */
 int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **stored);
@@ -58,7 +58,7 @@ int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **s
 void cold_reader_give_back(struct cold_reader *reader, uint32_t group);
 
 /*
- * cold_reader_end() - End a file. All groups must have been given back. Waits for reads in progress. Does nothing if no
+ * cold_reader_end() - End a file. All groups must have been returned. Waits for reads in progress. Does nothing if no
  * file was begun.
  */
 void cold_reader_end(struct cold_reader *reader);

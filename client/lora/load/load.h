@@ -47,7 +47,7 @@ struct lora_load {
 	bool *done;       /* [pages] */
 	uint32_t next;    /* start of the next part: its first page, or with a cold file its group */
 	uint32_t running; /* number of threads that make or fetch parts of this load */
-	/* groups that the next user of the reader must give back to it */
+	/* groups that the next user of the reader must return to it */
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count;
 	int error; /* error of a part or of the source; in a draft, of the load */
 	struct reason reason;

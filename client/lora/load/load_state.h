@@ -46,7 +46,7 @@ enum load_state {
 	LOAD_NEEDS_SOURCE,   /* in lora->steps, until a loader thread opens the next source */
 	LOAD_LISTED,         /* in lora->turns: parts are left that no thread makes; threads may be making others */
 	LOAD_MAKING,         /* threads make or fetch the last parts */
-	LOAD_STARVED,        /* parts are left, but the reader has no room until a thread gives back a group */
+	LOAD_STARVED,        /* parts are left, but the reader has no room until a thread returns a group */
 	LOAD_FAILED,         /* a part has failed, and other threads are still making parts */
 	LOAD_MADE,           /* complete or failed; in lora->steps until a loader thread ends the load */
 	LOAD_FINISHING,      /* a loader thread checks the source; callers can still acquire the adapter */

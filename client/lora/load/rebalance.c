@@ -36,7 +36,8 @@ void rebalance_wait(struct gpool_lora *lora)
 /* ---- candidates ---- */
 
 /*
- * Include new acquires in the worth. An acquire only counts, because the logarithm for the worth would double its cost.
+ * Include new acquires in the worth. An acquire itself only increments a counter, because the logarithm that the worth
+ * requires would double its cost.
  */
 static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 {

@@ -47,8 +47,8 @@ static void part_end(struct lora_load *load, const struct lora_part *part, int e
 }
 
 /*
- * Postpone a part, because the reader had no room until another thread gives back a group. The group may have been
- * given back since.
+ * Postpone a part, because the reader had no room until another thread returns a group. The group may have been
+ * returned since.
  */
 static void part_put_off(struct lora_load *load)
 {

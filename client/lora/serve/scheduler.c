@@ -248,11 +248,6 @@ bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t number
 	return number < scheduler->request_count && scheduler->requests[number].state == RUNNING;
 }
 
-bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t number)
-{
-	return scheduler->requests[number].cold;
-}
-
 /* ---- room ---- */
 
 static struct room room_now(const struct lora_scheduler *scheduler)

@@ -158,7 +158,6 @@ bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t reques
 
 /* lora_scheduler_adapter() - Return the adapter of a request that waits, runs, or was given up. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
-bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t request);
 
 void lora_scheduler_get_stats(const struct lora_scheduler *scheduler, struct lora_scheduler_stats *stats);
 

@@ -50,8 +50,8 @@ def _arrays(structure: Any) -> Dict[str, Tuple[int, Tuple[int, int]]]:
 
 
 class Structure(ctypes.Structure):
-    """A structure of C. Raises OverflowError for an integer outside the field's type, TypeError for no integer,
-    ValueError for an array of another length.
+    """A C structure that checks each assignment. Raises OverflowError for an integer outside the range of the field's
+    type, TypeError for a value that is not an integer, ValueError for an array of another length.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 class Handle(_native.Guard):
     """Keep a pointer of the library until it is closed.
 
-    The library must not end what another thread uses in a call or what a view shows. Calls therefore enter their handle
-    (`with handle as pointer`), views hold it, and close() refuses while there are any. Both also enter and hold the
-    handle's parent. The counts are in C, in _native.Guard, where no other thread runs between a check and its change.
+    A pointer must not be closed while another thread uses it in a call, or while a view of its memory exists. Calls
+    therefore enter their handle (`with handle as pointer`), views hold it, and close() refuses while any of them exist.
+    Both also enter and hold the handle's parent. The counts are in C, in _native.Guard, where no other thread runs
+    between a check of a count and the change that depends on it.
     """
 
     parent: Optional[Handle]
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
-        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
-        self._lock = threading.RLock()  # of the loans; reentrant because Python may end a view at any line
+        # Loans of this handle and its descendants. A handle with a parent has none: they are in the topmost handle.
+        self._loans: List[Tuple[Loan, Handle]] = []
+        self._lock = threading.RLock()  # protects _loans; reentrant because Python may end a view at any line
 
     # ---- views ----
 
@@ -37,7 +39,7 @@ class Handle(_native.Guard):
         return self.held
 
     def lend(self, loan: Loan) -> None:
-        """Count a loan as a view until it is settled, and forget settled ones."""
+        """Count a loan as a view until it is settled, and remove settled loans."""
         top = self._top()
         top._settle()
         self.hold()

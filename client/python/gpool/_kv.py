@@ -609,7 +609,7 @@ class KvCache(Closing):
         return result if result >= 0 else refuse(result, what)
 
     def _read(self, struct: Any, call: Any, kind: Any, *arguments: Any) -> Any:
-        """Fill a struct that has its size first, and return those of its fields that the tuple `kind` has."""
+        """Fill a struct that begins with its size, and return the fields that the named tuple `kind` contains."""
         filled = struct(size=ctypes.sizeof(struct))
         self._call(call, *arguments, ctypes.byref(filled), what="read the state of a KV cache")
         return kind(*(getattr(filled, name) for name in kind._fields))

@@ -90,7 +90,7 @@ class KvGroup(Closing):
         return KvAdmission(result), member.value, need_of(need)
 
     def oom_info(self) -> Tuple[int, KvNeed]:
-        """Return the index of the cache that refused the last failed call, and its numbers."""
+        """Return the index of the cache that refused the last failed call, and the blocks that it needs and has."""
         member, need = ctypes.c_uint32(), _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
         self._call(
             library().gpool_kv_group_oom_info,

@@ -130,7 +130,7 @@ class Object(Closing):
         self._memory_class = self.info().memory_class if memory_class is None else memory_class
         self._writable = self._draft or adopted
         self._lock = threading.Lock()
-        self._pins = int(pinned)  # of the program; views have their own pins
+        self._pins = int(pinned)  # the program's pins; views have their own pins
 
     def __repr__(self) -> str:
         return (

@@ -157,7 +157,7 @@ class Pool(_native.Pool, Closing):
         self.session = int(library().gpool_session(pointer))
         """number of this session"""
         self.device = _device(pointer)
-        self._ranges: weakref.WeakSet[Union[Range, SlicedRange, KvCache]] = weakref.WeakSet()  # what sleeps
+        self._ranges: weakref.WeakSet[Union[Range, SlicedRange, KvCache]] = weakref.WeakSet()  # affected by sleep()
         self._adapters: weakref.WeakSet[Adapters] = weakref.WeakSet()
 
     def __repr__(self) -> str:

@@ -254,7 +254,7 @@ class View:
             raise AttributeError(
                 f"no __cuda_array_interface__ for {self.dtype} on the back end '{self.device.backend}'"
             )
-        address = self.address if self.nbytes else 0  # as the interface requires
+        address = self.address if self.nbytes else 0  # the interface requires 0 for an array without elements
         return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
     def _interface(self, address: int) -> Dict[str, Any]:

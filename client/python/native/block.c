@@ -11,9 +11,9 @@ struct pool {
 
 struct block {
 	PyObject_HEAD struct pool *pool;
-	struct guard *handle; /* of the pool */
+	struct guard *handle; /* guard of the pool */
 	struct gpool_block block;
-	uint32_t pins; /* of the program; views have their own, so that no unpin() too many ends theirs */
+	uint32_t pins; /* the program's pins; views have their own, which an excess unpin() cannot end */
 	bool freed;
 };
 
@@ -223,8 +223,8 @@ static int pin(struct block *block)
 }
 
 /*
- * End a pin of the program by a call for all, or by one that takes a fence. Return 0, or -1 with an exception; then the
- * program has its pin still, unless the block is gone.
+ * End one of the program's pins, with gpool_unpin() or, if there is a fence, with gpool_unpin_after(). Return 0, or -1
+ * with an exception; the program then keeps its pin, unless the block was freed or evicted.
  */
 static int end_pin(struct block *block, PyObject *after, const char *what, bool freeing)
 {
@@ -241,7 +241,7 @@ static int end_pin(struct block *block, PyObject *after, const char *what, bool 
 	pointer = guard_enter(block->handle);
 	if (!pointer)
 		return -1;
-	block->pins--; /* before another thread runs, which may end one as well */
+	block->pins--; /* before another thread runs, which may end a pin too */
 	if (freeing && fence.value)
 		UNLOCKED(result = lib.gpool_free_after(pointer, &block->block, fence));
 	else if (freeing)
@@ -486,7 +486,7 @@ static int block_traverse(PyObject *self, visitproc visit, void *arg)
 	return 0;
 }
 
-/* A block that is dropped stays pinned: its class warns of that. */
+/* A block whose last reference is dropped stays pinned; its class issues a warning. */
 static void block_finalize(PyObject *self)
 {
 	struct block *block = (struct block *)self;

@@ -16,7 +16,7 @@ struct fence {
 	struct gpool_fence fence;
 };
 
-/* The library knows streams and fences by numbers, which those of another pool have, too. */
+/* Streams and fences are numbers, which are unique only within a pool, so objects of another pool must be refused. */
 static int same_pool(const struct guard *mine, const struct guard *pool, const char *name)
 {
 	if (mine == pool)
@@ -62,7 +62,7 @@ int to_stream(PyObject *value, const struct guard *pool, uint32_t *result)
 	return same_pool(((struct stream *)value)->handle, pool, "use a stream");
 }
 
-/* The handle and the number that both constructors take. */
+/* Parse the handle and the number that both constructors take. */
 static int made_of(
 	const char *type, PyObject *args, PyObject *kwargs, const char *number, struct guard **handle, PyObject **value)
 {

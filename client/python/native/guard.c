@@ -1,4 +1,4 @@
-/* guard.c - the type Guard: calls and views of a pointer of the library, and its end. */
+/* guard.c - the type Guard: a pointer of the library, which cannot be closed while calls or views use it. */
 #include "native.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ bool guard_closed(const struct guard *guard)
 	return guard != NULL;
 }
 
-/* Have the method of the package that knows the words set Closed or Forked. */
+/* Let the package's method, which has the texts, raise Closed or Forked. */
 static int refuse(struct guard *guard, int code)
 {
 	PyObject *result = PyObject_CallMethod((PyObject *)guard, "_refuse", "i", code);
@@ -31,7 +31,7 @@ static int refuse(struct guard *guard, int code)
 	return -1;
 }
 
-/* Return 0, or -1 with an exception if a guard, or one above it, cannot be used. The topmost closed one is named. */
+/* Return 0, or -1 with an exception if a guard or an ancestor cannot be used; it names the topmost closed one. */
 static int usable(struct guard *guard)
 {
 	struct guard *closed = NULL;
@@ -154,7 +154,7 @@ static int guard_traverse(PyObject *self, visitproc visit, void *arg)
 	return 0;
 }
 
-/* The parent is kept: views that end in the same collection still count in it. A guard is in no cycle by itself. */
+/* Keep the parent, in which views that end in the same collection are counted. A guard alone forms no cycle. */
 static void guard_dealloc(PyObject *self)
 {
 	struct guard *guard = (struct guard *)self;

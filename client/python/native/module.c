@@ -63,7 +63,7 @@ static int refuse_number(PyObject *value, const char *name, const char *limits)
 	return -1;
 }
 
-/* A number of 64 bits with a sign; *over: it does not fit. */
+/* Convert to a signed 64-bit number; *over: it does not fit. */
 static long long to_long(PyObject *value, const char *name, int *over)
 {
 	PyObject *index = value;
@@ -125,7 +125,7 @@ int to_u64(PyObject *value, const char *name, uint64_t *result)
 	return 0;
 }
 
-/* Compares without a call of Python code, which could change the dictionary. */
+/* Compare without calling Python code, which could change the dictionary. */
 static Py_ssize_t name_index(PyObject *key, const char *const *names, Py_ssize_t most)
 {
 	for (Py_ssize_t i = 0; i < most; i++)
@@ -176,7 +176,7 @@ PyTypeObject *type_add(PyObject *module, PyType_Spec *spec)
 
 	if (!type)
 		return NULL;
-	Py_INCREF(type); /* the reference of the caller's, which it keeps for good */
+	Py_INCREF(type); /* a reference for the caller's variable, which is never released */
 	if (PyModule_AddObject(module, name, type)) {
 		Py_DECREF(type);
 		Py_DECREF(type);

@@ -1,4 +1,4 @@
-/* native.h - what the parts of the module gpool._native share. */
+/* native.h - the types and functions that the source files of the module gpool._native share. */
 #ifndef GPOOL_PYTHON_NATIVE_H
 #define GPOOL_PYTHON_NATIVE_H
 
@@ -11,7 +11,7 @@
 
 /*
  * The functions of libgpool that the module calls. They are not linked: the package loads the library by ctypes and
- * passes their addresses to bind(), so that a process has one library, wherever it was found.
+ * passes their addresses to bind(), so that a process has only one copy of the library, wherever it was found.
  */
 #define NATIVE_CALLS(call) \
 	call(gpool_wait_check) call(gpool_alloc) call(gpool_free) call(gpool_free_after) call(gpool_discard) \
@@ -36,7 +36,7 @@ extern struct native_calls lib;
 		PyEval_RestoreThread(unlocked_state); \
 	} while (0)
 
-/* Classes of the package that are made here, each derived from one of this module's: setup() sets them. */
+/* Classes of the package whose instances this module creates, each derived from a type of this module; see setup(). */
 enum native_class { CLASS_BLOCK, CLASS_PIN, CLASS_FENCE, CLASS_COUNT };
 extern PyTypeObject *classes[CLASS_COUNT];
 
@@ -48,21 +48,21 @@ extern PyTypeObject *classes[CLASS_COUNT];
  */
 struct guard {
 	PyObject_HEAD struct guard *parent; /* NULL: none */
-	PyObject *what;                     /* words for messages */
+	PyObject *what;                     /* name of the object in messages */
 	void *pointer;                      /* NULL: closed */
-	unsigned int forks; /* native_forks when it was made; another number: this is the child of a fork */
-	Py_ssize_t calls;   /* in progress, also of guards below */
-	Py_ssize_t views;   /* likewise */
+	unsigned int forks; /* native_forks at its creation; another number: this process is a forked child */
+	Py_ssize_t calls;   /* calls in progress of this guard and its descendants */
+	Py_ssize_t views;   /* views of this guard and its descendants */
 };
 
-extern unsigned int native_forks; /* of this process's ancestors since the module was loaded */
+extern unsigned int native_forks; /* number of forks between the process that loaded the module and this one */
 
 /* Count a call of a guard and its parents. Return the pointer, or NULL with Closed or Forked set. */
 void *guard_enter(struct guard *guard);
 void guard_leave(struct guard *guard);
 bool guard_closed(const struct guard *guard);
 bool guard_forked(const struct guard *guard);
-/* Return 0, or -1 with Busy set if a view of the memory exists; verb: what cannot be done because of it. */
+/* Return 0, or -1 with Busy set if a view of the memory exists; verb: the refused operation, for the message. */
 int guard_refuse_views(struct guard *guard, const char *verb);
 /* Store a guard in a field from an attribute's setter. Return 0, or -1 with an exception. */
 int guard_set(struct guard **field, PyObject *value);
@@ -75,9 +75,9 @@ struct guard *guard_of(struct guard *guard);
 
 /* Set the exception for a code of the library, in the thread of the failed call and right after it. Return NULL. */
 PyObject *raise_code(int code, const char *what, ...) __attribute__((format(printf, 2, 3)));
-/* Likewise for a code and a reason of this module's own. */
+/* Set the exception for a code, with a reason that this module states. Return NULL. */
 PyObject *raise_because(int code, const char *what, const char *why);
-/* Likewise for a call that allocates pages. guard: that of the pool, entered; pool: the Python object. */
+/* Set the exception of a failed call that allocates pages. guard: the entered guard of `pool`. Return NULL. */
 PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
@@ -85,9 +85,9 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
 int to_int(PyObject *value, const char *name, int *result);
-/* The value of a fence of the pool with this guard, or of no fence for None; else TypeError or Error. */
+/* Convert a fence of the pool with this guard, or None, which means no fence. Return as above, or -1 with Error. */
 int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result);
-/* The number of an open stream of the pool with this guard, or 0 for None; else TypeError, Closed or Error. */
+/* Convert an open stream of the pool with this guard to its number, or None to 0. Also raises Closed and Error. */
 int to_stream(PyObject *value, const struct guard *pool, uint32_t *result);
 
 /*
@@ -99,7 +99,7 @@ int arguments(const char *call, PyObject *args, PyObject *kwargs, const char *co
 
 /* ---- waiting ---- */
 
-/* A call that waits: signal handlers run meanwhile if it is made by the main thread. */
+/* A call that waits. In the main thread, signal handlers run during the wait. */
 struct wait {
 	struct wait *outer;
 	bool set;
@@ -108,7 +108,7 @@ struct wait {
 };
 
 void wait_begin(struct wait *wait, int timeout_ms);
-/* Return 0, or -1: a handler has raised an exception, which wait_raise() sets. */
+/* Return 0, or -1 if a signal handler has raised an exception, which wait_raise() sets. */
 int wait_end(struct wait *wait);
 void wait_raise(struct wait *wait);
 
@@ -120,7 +120,7 @@ int block_add(PyObject *module);
 int range_add(PyObject *module);
 int fence_add(PyObject *module);
 
-/* Make a type from its specification, and add it to the module. Return it, or NULL with an exception. */
+/* Create a type from its specification, and add it to the module. Return it, or NULL with an exception. */
 PyTypeObject *type_add(PyObject *module, PyType_Spec *spec);
 /* The end of tp_dealloc of a type of this module. */
 void type_free(PyObject *self);

@@ -11,7 +11,7 @@ enum { FIRST, COUNT, LAST, ARGUMENTS };
 static const char *const commit_names[ARGUMENTS] = {"first", "count", "timeout_ms"};
 static const char *const after_names[ARGUMENTS] = {"first", "count", "after"};
 
-/* The pages of a call, and its third argument, or NULL. Return the range's guard, or NULL with an exception. */
+/* Parse the pages and the third argument of a call, if present. Return the range's guard, or NULL with an exception. */
 static struct guard *pages(PyObject *self, const char *call, PyObject *args, PyObject *kwargs, const char *const *names,
 	uint32_t *first, uint32_t *count, PyObject **last)
 {
@@ -63,7 +63,7 @@ static PyObject *range_commit(PyObject *self, PyObject *args, PyObject *kwargs)
 	Py_RETURN_NONE;
 }
 
-/* decommit() and offer() */
+/* Implement decommit() and offer(). */
 static PyObject *remove_pages(PyObject *self, PyObject *args, PyObject *kwargs, const char *name, const char *refused,
 	int (*call)(struct gpool_range *, uint32_t, uint32_t, struct gpool_fence))
 {

@@ -1,19 +1,19 @@
 /*
- * wait.c - waiting calls that signals end, and the forks of this process.
+ * wait.c - waits that a signal handler can end, and a count of forks.
  *
- * Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in
- * the library takes no such step, so Ctrl-C would have to wait, too. While it waits the library therefore calls a
- * check every 50 ms, which runs them.
+ * Python runs signal handlers in the main thread, between two steps of the interpreter. A call that waits in the
+ * library takes no such step, so Ctrl-C would have no effect until the call returns. While a call waits, the library
+ * therefore calls a check every 50 ms, which runs the handlers.
  */
 #include "native.h"
 
 #include <pthread.h>
 
 static unsigned long main_thread;
-static struct wait *waits; /* of the main thread; the calls behind the first are made by handlers */
+static struct wait *waits; /* list of the main thread's waits; all after the first are made by signal handlers */
 static Py_ssize_t wait_count;
 
-/* Runs in the main thread, without the interpreter's lock. */
+/* Called by the library in the main thread, which does not hold the interpreter's lock. */
 static int check(void *argument)
 {
 	struct wait *wait = argument;
@@ -93,8 +93,8 @@ static PyObject *native_waiting(PyObject *module, PyObject *args)
 }
 
 /*
- * Call the function `self`. While the main thread waits in the library, an exception of the function ends the wait:
- * a signal handler may have raised it, because Python runs handlers in the main thread at any step of the interpreter.
+ * Call the function `self`. If the main thread waits in the library, an exception of the function also ends this wait:
+ * a signal handler may have raised the exception, because Python runs handlers at any step of the interpreter.
  */
 static PyObject *heard(PyObject *self, PyObject *args)
 {
@@ -151,7 +151,7 @@ static void after_fork(void)
 	wait_count = 0;
 }
 
-/* The import may be made by another thread than the main one. */
+/* The module may be imported by a thread other than the main thread. */
 static int find_main_thread(void)
 {
 	PyObject *threading = PyImport_ImportModule("threading");

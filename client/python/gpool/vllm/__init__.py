@@ -16,10 +16,11 @@ from ._plugin import register
 
 if TYPE_CHECKING:
     from ._connector import GpoolConnector
+    from ._nixl import NixlConnector
     from ._sleep import Worker
 
-__all__ = ["GpoolConnector", "Worker", "publish_adapter", "register"]
-_MODULES = {"GpoolConnector": "._connector", "Worker": "._sleep"}
+__all__ = ["GpoolConnector", "NixlConnector", "Worker", "publish_adapter", "register"]
+_MODULES = {"GpoolConnector": "._connector", "NixlConnector": "._nixl", "Worker": "._sleep"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,8 @@
 """LoRA adapters of vLLM in the pool: publish_adapter() for their makers, and vLLM's resolver.
 
-A request for an unknown model name makes vLLM ask its resolvers. Ours looks in the pool, where any process of the
-machine may have published an adapter, and then in a folder, in which it keeps the files of the adapters that running
-engines have found: vLLM reads adapters from files only. $GPOOL_VLLM_ADAPTERS names the folder; without it there is no
-resolver.
+For an unknown model name, vLLM asks its resolvers. This resolver searches the pool, in which any process of the machine
+may have published an adapter, and then a folder with the files of the adapters that running engines have found, since
+vLLM reads adapters only from files. $GPOOL_VLLM_ADAPTERS names the folder; without it, no resolver is registered.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ def is_name(name: str) -> bool:
 def publish_adapter(
     pool: Pool, name: str, folder: Union[str, Path], *, keep: bool = False, private: bool = False
 ) -> None:
-    """Publish a PEFT folder as adapter `name`, in place of an earlier one.
+    """Publish the PEFT adapter in a folder under `name`, and replace an earlier one of this name.
 
-    keep: the adapter is never evicted; otherwise it is when its memory is needed. private: refuse other tenants.
-    Raises ValueError: the name, or the configuration is not one of LoRA; FileNotFoundError; NoRoom; Error.
+    keep: never evict the adapter; otherwise it is evicted when its memory is needed. private: refuse other tenants.
+    Raises ValueError: the name is invalid, or the adapter is not a LoRA adapter; FileNotFoundError; NoRoom; Error.
     """
     if not is_name(name):
         raise ValueError(f"'{name}' cannot name an adapter: it must consist of at most 100 of A-Z a-z 0-9 . _ -")
@@ -79,7 +78,7 @@ def _object_name(name: str) -> str:
 
 
 def _read(pool: Pool, name: str) -> Tuple[bytes, bytes]:
-    """Return the two files of an adapter. Raises NotFound; Error; ValueError, KeyError: it is not one of an adapter."""
+    """Return the two files of an adapter. Raises NotFound; Error; ValueError, KeyError: the object is no adapter."""
     with pool.open_object(_object_name(name)) as opened:
         about = json.loads(opened[KEY])
         view = opened.view(0, "uint8", int(about["bytes"]))
@@ -107,7 +106,7 @@ class Folder:
         self._delete_unused()
 
     def store(self, name: str, config: bytes, data: bytes) -> Path:
-        """Write an adapter, unless it is there, and return its folder. Raises OSError, also if all is in use."""
+        """Write the files of an adapter, unless they exist. Return the folder. Raises OSError."""
         digest = hashlib.sha256(len(config).to_bytes(8, "little") + config + data).hexdigest()[:16]
         folder = self._root / f"{name}@{digest}"
         self._root.mkdir(parents=True, exist_ok=True)
@@ -126,7 +125,7 @@ class Folder:
         return folder
 
     def newest(self, name: str) -> Optional[Path]:
-        """Return the folder of an adapter that was used last; None: there is none. Raises OSError."""
+        """Return the folder of the most recently used version of an adapter, or None. Raises OSError."""
         if not self._root.is_dir():
             return None
         with self._locked():
@@ -153,7 +152,7 @@ class Folder:
             os.close(held)
 
     def _use(self, name: str, folder: Path) -> None:
-        """Use this version of an adapter, and not an earlier one any more."""
+        """Begin to use this version of an adapter, and end the use of an earlier version."""
         os.utime(folder)
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -162,12 +161,12 @@ class Folder:
             os.close(before)
 
     def _adapters(self) -> List[Path]:
-        """Return the folders of all adapters, the one that was used the longest ago first, and those of drafts."""
+        """Return the folders of all adapters, least recently used first, including incomplete ones."""
         found = [each for each in self._root.iterdir() if "@" in each.name or each.name.startswith(DRAFT)]
         return sorted((each for each in found if each.is_dir()), key=lambda each: each.stat().st_mtime)
 
     def _make_room(self, wanted: int) -> None:
-        """Delete unused adapters until there is room. Raises OSError: there is none."""
+        """Delete unused adapters until there is room. Raises OSError: the adapters in use leave too little room."""
         sizes = {each: sum(file.stat().st_size for file in each.iterdir()) for each in self._adapters()}
         total = wanted + sum(sizes.values())
         for folder, size in sizes.items():
@@ -188,7 +187,7 @@ class Folder:
 
 
 def _delete(folder: Path) -> bool:
-    """Delete an adapter unless a process uses it; return whether it is gone."""
+    """Delete an adapter unless a process uses it; return whether it was deleted."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,7 +200,7 @@ def _delete(folder: Path) -> bool:
 
 
 class Resolver:
-    """vLLM's interface of resolvers (vllm.lora.resolver.LoRAResolver). Threads: any."""
+    """A resolver of LoRA adapters, with the interface vllm.lora.resolver.LoRAResolver. Threads: any."""
 
     def __init__(
         self,
@@ -210,13 +209,13 @@ class Resolver:
         directory: Optional[str] = None,
         limit: int = LIMIT_BYTES,
     ) -> None:
-        """limit: the most bytes of adapters in `folder`. Raises OSError."""
+        """limit: maximum size of all adapters in `folder`, in bytes. Raises OSError."""
         self._folder = Folder(folder, limit)
         self._pool_name, self._directory = pool, directory
         self._pool: Optional[Pool] = None
 
     async def resolve_lora(self, base_model_name: str, lora_name: str) -> Optional[LoRARequest]:
-        """Return the request that makes vLLM load an adapter; None: there is none of this name for this model."""
+        """Return a request with which vLLM loads the adapter; None: this model has no adapter of this name."""
         return await asyncio.to_thread(self._resolve, base_model_name, lora_name)
 
     def _resolve(self, base: str, name: str) -> Optional[LoRARequest]:

@@ -1,7 +1,7 @@
 """The scheduler's side: which chunks of the KV cache have memory.
 
-vLLM's block pool has all blocks of the cache. The balloon takes those out of it that have no memory, or must not be
-written, by a reference of its own on each block of a chunk. A chunk is in one of these states:
+vLLM's block pool contains all blocks of the cache. The balloon removes blocks from it that have no memory or must not
+be written: it holds a reference to each block of their chunk. A chunk is in one of these states:
 
   OUT         no memory
   COMMITTING  workers are giving it memory
@@ -50,7 +50,7 @@ class State(enum.IntEnum):
 
 
 LEAST_USEFUL = ((State.OFFERED, True), (State.HELD, True), (State.OFFERED, False))
-"""states of chunks whose addresses are used for others, with `shared`, in this order"""
+"""order in which chunks are replaced by other content, by state and `shared`"""
 CLAIM_STEPS = 2
 """steps for which a chunk is not offered after a waiting request has asked for it"""
 
@@ -68,7 +68,7 @@ class Chunk:
 
 
 class _Sent(NamedTuple):
-    """Describe an operation that was sent, with its answers so far and what to call after the last one."""
+    """Describe an operation that was sent: its answers so far, and the function to call after the last one."""
 
     op: Op
     answer: Answer
@@ -83,7 +83,7 @@ class Balloon:
         self.geometry = geometry
         self.counters = Counters()
         self.step = 0
-        self.refusals = 0  # of commits, since the last one that succeeded
+        self.refusals = 0  # refused commits since the last one that succeeded
         self._workers = workers
         self._chunks = [Chunk() for _ in range(geometry.chunks)]
         self._in: Dict[State, Set[int]] = {state: set() for state in State}
@@ -92,13 +92,13 @@ class Balloon:
         self._queue: List[Op] = []
         self._sent: Dict[int, _Sent] = {}
         self._number = 0
-        self._chunks[0].state = State.LIVE  # it has vLLM's null block, and is committed by the worker's start
+        self._chunks[0].state = State.LIVE  # it contains vLLM's null block; the worker commits it at its start
         self._in[State.LIVE].add(0)
         for chunk in range(1, geometry.chunks):
             self._hold(chunk)
             self._in[State.OUT].add(chunk)
             self._out.append(chunk)
-        self._take(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # behind the last chunk: never used
+        self._take(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # blocks after the last chunk are never used
 
     # ---- chunks ----
 
@@ -138,7 +138,7 @@ class Balloon:
             heapq.heappush(self._out, chunk)
 
     def _take(self, blocks: List[KVCacheBlock]) -> None:
-        """Take blocks from vLLM, also out of the number of blocks by which it computes how many are in use."""
+        """Remove blocks from vLLM's block pool, and from the total from which it computes the blocks in use."""
         self.pool.touch(blocks)
         self.pool.num_gpu_blocks -= len(blocks)
 
@@ -146,14 +146,14 @@ class Balloon:
         self._take(self.blocks(chunk))
 
     def _release(self, chunk: int) -> None:
-        """Give the blocks to vLLM; those that are not cached are the next ones that it uses, in their order."""
+        """Return the blocks to vLLM's block pool. It uses those that are not cached next, in their order."""
         self._set(chunk, State.LIVE)
         self._ended.add(chunk)
         self.pool.free_blocks(self.blocks(chunk))
         self.pool.num_gpu_blocks += self.geometry.chunk_blocks
 
     def _forget(self, chunk: int) -> None:
-        """Take the blocks out of vLLM's prefix cache."""
+        """Remove the blocks from vLLM's prefix cache."""
         self.pool.evict_blocks({block.block_id for block in self.blocks(chunk)})
 
     def _references(self, chunk: int) -> bool:
@@ -181,7 +181,7 @@ class Balloon:
         return ops
 
     def hear(self, answers: Answers) -> bool:
-        """Change states by the answers of the workers; return whether chunks may have become free to give back."""
+        """Change states according to the answers of the workers; return whether more chunks may be released."""
         news = bool(answers.lost)
         for number, answer in answers.answers.items():
             sent = self._sent.get(number)
@@ -225,7 +225,7 @@ class Balloon:
             else:
                 self._undo(chunk, answer)
         elif op.action == Action.PUBLISH:
-            if answer.succeeded:  # workers that failed keep their pages, which are offered and reclaimed instead
+            if answer.succeeded:  # in workers that failed, the pages are kept, and are offered and reclaimed instead
                 self._shared(chunk)
             else:
                 self._release(chunk)
@@ -243,7 +243,7 @@ class Balloon:
             self._set(chunk, State.OUT)
 
     def _lost_in_use(self, chunk: int) -> None:
-        """The workers have given a HELD chunk new memory, in which requests compute its blocks again."""
+        """Handle a HELD chunk that has new memory, in which requests compute its blocks again."""
         record = self._chunks[chunk]
         self.counters.count("lost_in_use")
         self._forget(chunk)
@@ -255,18 +255,18 @@ class Balloon:
 
     @property
     def can_grow(self) -> bool:
-        """Return whether more blocks can become free without a preemption, as far as is known."""
+        """Return whether more blocks can probably become free without a preemption."""
         if self._in[State.COMMITTING]:
             return True
         return not self.refusals and (bool(self._in[State.OUT]) or next(self._renewable(), None) is not None)
 
     def grow(self, blocks: int) -> None:
-        """Give vLLM chunks until it has `blocks` free blocks, as far as they exist."""
+        """Give vLLM chunks until it has `blocks` free blocks or no further chunk is available."""
         size = self.geometry.chunk_blocks
         free = self.pool.get_num_free_blocks() + size * self.count(State.COMMITTING)
         if free >= blocks:
             return
-        held = self._unused(State.HELD, shared=False)  # not made unless it is used
+        held = self._unused(State.HELD, shared=False)  # a generator: no cost unless it is used
         renewable = self._renewable()
         while free < blocks:
             out, chunk = self._in[State.OUT], None
@@ -289,14 +289,14 @@ class Balloon:
             free += size
 
     def _take_out(self) -> int:
-        """Return the lowest chunk that is OUT; its state changes next. There must be one."""
+        """Return the lowest OUT chunk, which must exist. The caller changes its state."""
         while True:
             chunk = heapq.heappop(self._out)
             if self._chunks[chunk].state == State.OUT:
                 return chunk
 
     def _make_out(self) -> None:
-        """Begin to free addresses, since no chunk is OUT: end one that no request uses."""
+        """Begin to end a chunk that no request uses, because no chunk is OUT."""
         if self._in[State.LEAVING]:
             return
         chunk = next(self._renewable(), None)
@@ -309,14 +309,14 @@ class Balloon:
         self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def reserve(self) -> Optional[int]:
-        """Return a chunk that is OUT, for map() or copy(); None: there is none now."""
+        """Return an OUT chunk for map() or copy(); None: no chunk is OUT now."""
         if not self._in[State.OUT]:
             self._make_out()
             return None
         return self._take_out()
 
     def _unused(self, state: State, shared: bool) -> Iterator[int]:
-        """Yield the chunks that no request uses or claims, first the one whose last use is the longest ago."""
+        """Yield the chunks that no request uses or claims, least recently used first."""
         chunks = [chunk for chunk in self._in[state] if self._chunks[chunk].shared == shared]
         for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):
             if not self._in_use(chunk):
@@ -329,18 +329,18 @@ class Balloon:
     def _in_use(self, chunk: int) -> bool:
         return self._chunks[chunk].claimed > self.step - CLAIM_STEPS or self._references(chunk)
 
-    # ---- giving back ----
+    # ---- releasing memory ----
 
     def ended(self, blocks: Iterable[int]) -> None:
-        """Note that a request that used these blocks ends: settle() looks at them."""
+        """Record that a request ends, so that the next settle() checks the chunks of its blocks."""
         size = self.geometry.chunk_blocks
         self._ended.update([block // size for block in blocks])
 
     def settle(self, spare: int, every: bool = False) -> None:
-        """Look at the chunks that no request uses any more: keep those with cached blocks out of vLLM's free blocks,
-        and end the others as long as `spare` blocks remain free.
+        """Check the chunks that no request uses any more: remove those with cached blocks from vLLM's free blocks, and
+        end the others as long as `spare` blocks remain free.
 
-        every: also at those whose blocks were freed without a call of ended().
+        every: also check chunks whose blocks were freed without a call of ended().
         """
         looked = self._in[State.LIVE] if every else self._ended & self._in[State.LIVE]
         self._ended = {chunk for chunk in looked if chunk and self._is_free(chunk)}
@@ -365,7 +365,7 @@ class Balloon:
             record.claimed = self.step - CLAIM_STEPS
 
     def reset(self) -> None:
-        """Take all content that no request uses out of the cache, and end its memory."""
+        """Remove all content that no request uses from the cache, and free its memory."""
         for chunk in list(self._in[State.HELD] | self._in[State.OFFERED]):
             if not self._references(chunk):
                 self.end(chunk)
@@ -373,8 +373,8 @@ class Balloon:
     # ---- using cached blocks ----
 
     def claim(self, chunks: Iterable[int]) -> bool:
-        """Claim chunks with cached blocks that a request is about to use; return whether all can be used now. If not,
-        workers are made to reclaim them.
+        """Claim chunks with cached blocks that a request is about to use; return whether all can be used now. Otherwise
+        the workers reclaim them.
         """
         ready = True
         for chunk in chunks:
@@ -386,7 +386,7 @@ class Balloon:
         return ready
 
     def claim_all(self) -> bool:
-        """As claim(), of all chunks that are offered."""
+        """Claim all offered chunks, as claim()."""
         return self.claim(list(self._in[State.OFFERED] | self._in[State.RECLAIMING]))
 
     # ---- objects ----
@@ -397,7 +397,7 @@ class Balloon:
         self._send(Action.MAP, chunk, State.MAPPING, name=name, then=then)
 
     def publish(self, chunk: int, name: str, follows: int, then: Callable[[bool], None]) -> None:
-        """Publish a LIVE chunk; it is held from now on."""
+        """Publish a LIVE chunk, which is then held."""
         self._hold(chunk)
         self._send(Action.PUBLISH, chunk, State.PUBLISHING, name=name, follows=follows, then=then)
 
@@ -408,8 +408,8 @@ class Balloon:
     # ---- order of blocks ----
 
     def arrange(self, place: int, count: int) -> None:
-        """Order vLLM's free blocks such that a request which takes `count` of them, the first one for block `place` of
-        its prompt, fills chunks from their beginnings wherever it can. Such chunks are published without a copy.
+        """Order vLLM's free blocks so that a request which takes `count` of them, beginning with block `place` of its
+        prompt, fills chunks from their beginnings if possible. Such chunks are published without a copy.
         """
         size = self.geometry.chunk_blocks
         if size == 1:

@@ -43,8 +43,8 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         """Attach this process to its pool.
 
-        Raises gpool.Error; ImportError: another version of vLLM; ValueError: a setting, or a KV cache that does not
-        fit to the pool.
+        Raises gpool.Error; ImportError: another version of vLLM; ValueError: an invalid setting, or a KV cache that
+        does not fit into the pool's pages.
         """
         check_version()
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
@@ -87,7 +87,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """Return False: what is not published is computed again."""
+        """Return False: blocks that are not published are computed again."""
         return False
 
     def shutdown(self) -> None:
@@ -113,7 +113,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._of_worker.check_buffer(kv_caches)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Execute the step's operations, before anything else in it; vLLM calls this in each step."""
+        """Execute the step's operations; vLLM calls this at the beginning of each step."""
         assert isinstance(kv_connector_metadata, Orders)
         self._of_worker.before_forward(kv_connector_metadata)
 
@@ -124,10 +124,10 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         """Do nothing: no block is external."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
-        """Do nothing: blocks are published where they are."""
+        """Do nothing: the blocks are already in the pool, and are published there."""
 
     def wait_for_save(self) -> None:
-        """Publish what the step has computed."""
+        """Publish blocks that the step has computed."""
         self._of_worker.after_forward()
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
@@ -151,7 +151,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._of_scheduler.bind(kv_cache_manager)
 
     def on_new_request(self, request: Request) -> None:
-        """Note a request."""
+        """Register a new request."""
         self._of_scheduler.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
@@ -159,7 +159,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         return self._of_scheduler.matched(request, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        """Note that a request has its blocks."""
+        """Record that a request has its blocks."""
         self._of_scheduler.admitted(request)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
@@ -168,12 +168,14 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take the answers of the workers."""
+        if connector_output.finished_sending or connector_output.finished_recving:  # of another connector
+            self._of_scheduler.freed()
         answers = connector_output.kv_connector_worker_meta
         if isinstance(answers, Answers):
             self._of_scheduler.hear(answers)
 
     def request_finished(self, request: Request, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """Note that a request ends; its blocks can be freed."""
+        """Record that a request ends; its blocks can be freed."""
         self._of_scheduler.finished(request, block_ids)
         return False, None
 
@@ -185,15 +187,15 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def has_pending_block_frees(self) -> bool:
-        """Return whether memory for running requests is under way, so that none is preempted."""
+        """Return whether running requests will get memory, so that none needs to be preempted."""
         return self._of_scheduler.waits_for_memory()
 
     def has_pending_push_work(self) -> bool:
-        """Return whether an idle engine needs a step to give memory back."""
+        """Return whether an idle engine needs a step to release memory."""
         return self._of_scheduler.has_work()
 
     def get_kv_connector_stats(self) -> Optional[Stats]:
-        """Return what was counted since the last call; only in the scheduler."""
+        """Return the counts since the last call; only in the scheduler."""
         return self._scheduler.stats() if self._scheduler is not None else None
 
     @classmethod

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LAYOUT = "BLHNC"
 """all layers of a block are side by side"""
 CHUNK_BYTES_MOST = 256 << 20
-"""a chunk that is larger would make sharing and growing too coarse"""
+"""maximum size of a chunk; with larger chunks, sharing and growing would be too coarse"""
 
 
 class Geometry(NamedTuple):
@@ -23,15 +23,15 @@ class Geometry(NamedTuple):
 
     page_bytes: int
     block_bytes: int
-    """of all layers"""
+    """size of a block, all layers together"""
     chunk_pages: int
     chunk_blocks: int
     chunks: int
-    """chunks that are used; blocks behind them never are"""
+    """number of chunks; blocks after the last chunk are never used"""
     pages: int
-    """pages of the range, which may end behind the last chunk"""
+    """pages of the range, which may end after the last chunk"""
     buffer_bytes: int
-    """of vLLM's buffer"""
+    """size of vLLM's buffer"""
 
     @property
     def chunk_bytes(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """version of the names, metadata and layout of published prefixes"""
 HEAD_BYTES = 1 << 16
-"""of each weights file, which are hashed: the header of a safetensors file begins there"""
+"""bytes at the beginning of each weights file that are hashed; they contain the header of a safetensors file"""
 
 
 class Namespace:
@@ -36,7 +36,7 @@ class Namespace:
 
 
 def namespace_of(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, seed: str) -> Namespace:
-    """Return the namespace of an engine's KV content; seed: what vLLM's block hashes begin with."""
+    """Return the namespace of an engine's KV content. seed: initial value of vLLM's block hashes."""
     import torch
     import vllm
 
@@ -69,7 +69,7 @@ def namespace_of(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, seed
 
 
 def weights_of(model: str, revision: Any) -> List[Any]:
-    """Identify a model's weights: of a folder by names, sizes, times and beginnings of its files; else by its name."""
+    """Identify a model's weights: in a folder by names, sizes, times and beginnings of the files; else by its name."""
     folder = Path(model)
     if not folder.is_dir():
         return [model, str(revision)]

@@ -1,7 +1,7 @@
-"""What the scheduler's connector and those of the workers send each other, in the metadata of each step.
+"""The messages between the connectors of the scheduler and the workers, in the metadata of each step.
 
 The scheduler sends operations on chunks. All workers execute them in the same order, each on its own range, and answer
-each one. An operation has succeeded if it did in all workers.
+each one. An operation has succeeded if it has succeeded in all workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Action(enum.IntEnum):
     COPY = 6
     """give the chunk memory, copy blocks into it, and publish it"""
     RENEW = 7
-    """end the chunk's memory, and give it memory as COMMIT does; if that fails, it has none"""
+    """end the chunk's memory, and give it memory as COMMIT does; after a failure the chunk has no memory"""
 
 
 AFTER_FORWARD = frozenset((Action.PUBLISH, Action.COPY))
@@ -44,7 +44,7 @@ class Op(NamedTuple):
     action: Action
     chunk: int
     name: str = ""
-    """of the object, without its namespace"""
+    """name of the object, without its namespace"""
     follows: int = -1
     """chunk with the object before it in the prefix; -1: none is known"""
     blocks: Tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class Counters:
         self.counts[key] = self.counts.get(key, 0) + amount
 
     def news(self) -> Dict[str, int]:
-        """Return what was counted since the last call."""
+        """Return the counts since the last call."""
         self.changed = False
         news = {key: count - self._reported.get(key, 0) for key, count in self.counts.items()}
         self._reported = dict(self.counts)
@@ -46,10 +46,10 @@ class Counters:
 
 
 class Stats(KVConnectorStats):  # type: ignore[misc]
-    """Carry counts, and the last values of gauges, from the scheduler to vLLM's log and metrics."""
+    """Transfer counts, and the last values of gauges, from the scheduler to vLLM's log and metrics."""
 
     def reset(self) -> None:
-        """Forget the counts."""
+        """Remove all counts."""
         self.data = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:

@@ -34,7 +34,7 @@ OVERRIDES: Tuple[Override, ...] = (
 
 
 def register() -> None:
-    """Register the model loader, the resolver of adapters and, on a CPU, the attention backend.
+    """Register the model loader, the resolver of adapters, the connector and, on a CPU, the attention backend.
 
     With another minor version of vLLM, log why not. May be called several times.
     """
@@ -47,6 +47,7 @@ def register() -> None:
     if current_platform.is_cpu():
         _register_cpu_backend()
     _register_loader()
+    _register_connector()
     register_resolver()
 
 
@@ -54,6 +55,16 @@ def _register_cpu_backend() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     register_backend(AttentionBackendEnum.CPU_ATTN, "gpool.vllm._cpu.Backend")
+
+
+def _register_connector() -> None:
+    """Register the connector's name, by which MultiConnector finds the class of its statistics."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    try:
+        KVConnectorFactory.register_connector("GpoolConnector", "gpool.vllm", "GpoolConnector")
+    except ValueError:
+        pass  # it was registered before
 
 
 def _register_loader() -> None:

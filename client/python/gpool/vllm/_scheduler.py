@@ -1,4 +1,4 @@
-"""The scheduler's side: decides in each step what memory the KV cache gets and gives back."""
+"""The scheduler's side: decides in each step how the memory of the KV cache grows and shrinks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ logger = logging.getLogger("vllm.gpool")
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
 LOOK_STEPS = 16
-"""steps after which unused chunks are looked for although no request has ended"""
+"""steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
-"""steps after which all chunks are looked at"""
+"""steps after which all chunks are checked"""
 STUCK_REFUSALS = 3
-"""refusals in a row after which an engine that runs nothing gives back what its waiting requests have claimed"""
+"""consecutive refusals after which an engine without running requests ends the claims of its waiting requests"""
 YIELD_SECONDS = (0.005, 0.05)
-"""bounds of the random time for which it then takes nothing, so that one of several such engines goes on"""
+"""bounds of the random time for which it then admits no request, so that one of several such engines continues"""
 SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
 """states whose chunks metrics count"""
 
@@ -61,6 +61,7 @@ class Scheduler:
         self._promised = 0  # blocks that waiting requests need which this step has put off
         self._dirty = True
         self._settled = False
+        self._freed = False  # blocks of requests that had ended before
         self._yield_until = 0.0
         self._sharing: Optional[Sharing] = None
 
@@ -120,7 +121,7 @@ class Scheduler:
     # ---- requests ----
 
     def on_new_request(self, request: Request) -> None:
-        """Note a request, and begin to reclaim the chunks that it will find."""
+        """Register a request, and begin to reclaim the chunks that it will find."""
         self._requests[request.request_id] = request
         self._settled = False
         if not self._simple:
@@ -141,7 +142,7 @@ class Scheduler:
         missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
         self._need = max(self._need, missing)
         if self.balloon.pool.get_num_free_blocks() < missing and self.balloon.can_grow:
-            # Together with those before it in this step, but not for more of them than a step can compute.
+            # Include the postponed requests before this one, up to the number of blocks that one step can compute.
             self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)))
             self._promised += missing
             return None
@@ -162,17 +163,22 @@ class Scheduler:
         return self.balloon.claim(chunks)
 
     def admitted(self, request: Request) -> None:
-        """Note that a request has its blocks."""
+        """Record that a request has its blocks."""
         self._admitted.add(request.request_id)
 
     def finished(self, request: Request, blocks: Iterable[int]) -> None:
-        """Note that a request ends; its blocks are freed after this call."""
+        """Record that a request ends; its blocks are freed after this call."""
         self.balloon.ended(blocks)
         self._requests.pop(request.request_id, None)
         self._admitted.discard(request.request_id)
         self._dirty = True
         if self._sharing is not None:
             self._sharing.forget(request.request_id)
+
+    def freed(self) -> None:
+        """Note that blocks of requests that have ended are freed after this call: another connector has sent them."""
+        self._freed = self._dirty = True
+        self._settled = False
 
     # ---- steps ----
 
@@ -182,6 +188,7 @@ class Scheduler:
         if self._sharing is not None:
             self._publish(output, self._sharing)
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
+        every |= self._freed
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
         if not self._requests:
@@ -196,7 +203,7 @@ class Scheduler:
                 balloon.offer()
             if time.monotonic() >= self._yield_until:
                 balloon.grow(spare)
-        self._dirty = False
+        self._dirty = self._freed = False
         self._need = self._short = self._promised = 0
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
@@ -231,7 +238,7 @@ class Scheduler:
                     sharing.publish(request, done, self._manager.get_block_ids(request_id)[0])
 
     def _unstick(self, output: SchedulerOutput) -> None:
-        """If the pool has no room and nothing runs, give back what waiting requests have claimed."""
+        """End the claims of waiting requests if the pool has no room and no request is running."""
         if not output.total_num_scheduled_tokens and not self._admitted and self.balloon.refusals >= STUCK_REFUSALS:
             self.balloon.refusals = 1
             self.balloon.unclaim()
@@ -239,7 +246,7 @@ class Scheduler:
             self._dirty = True
 
     def hear(self, answers: Answers) -> None:
-        """Take the answers of the workers to a step's operations."""
+        """Process the answers of the workers to a step's operations."""
         if self.balloon.hear(answers):
             self._settled = False
 
@@ -249,11 +256,11 @@ class Scheduler:
         return self.balloon.can_grow
 
     def has_work(self) -> bool:
-        """Return whether an engine without requests has memory to give back."""
+        """Return whether an engine without requests may still have memory to release."""
         return not self._requests and (self.balloon.busy or not self._settled)
 
     def stats(self) -> Optional[Stats]:
-        """Return what was counted since the last call; None: nothing."""
+        """Return the counts since the last call; None: no event was counted."""
         balloon = self.balloon
         if not balloon.counters.changed:
             return None

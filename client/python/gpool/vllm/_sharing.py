@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 COPIES_MOST = 8
-"""copies in a step, which delay it; in a step that computes one token for each request, only one"""
+"""maximum number of copies in a step, which they delay; 1 in a step that computes one token for each request"""
 MAPS_MOST = 64
-"""objects that are mapped in a step"""
+"""maximum number of objects that a step maps"""
 RETRY_SECONDS = 1.0
-"""time for which an object is not tried again that could not be mapped"""
+"""time after which mapping an object is tried again"""
 
 
 def can_share(request: Request) -> bool:
     """Return whether vLLM's block hashes describe the content of a request's blocks in all engines.
 
-    They have the name of a LoRA adapter and the identifiers of images, which another engine may use for others.
+    The hashes contain the name of a LoRA adapter and the identifiers of images. Another engine may use the same name or
+    identifier for another adapter or image.
     """
     return request.lora_request is None and not request.mm_features and request.prompt_embeds is None
 
@@ -48,13 +49,13 @@ class Sharing:
         self.chunk_tokens = self._blocks * block_tokens
         self._coming: Set[str] = set()  # names that are being mapped or published
         self._failed: Dict[str, float] = {}
-        self.copies = 0  # that this step may still make
+        self.copies = 0  # number of copies that this step may still make
         self.due: Dict[str, float] = {}  # request: number of computed tokens at which publish() has work
-        self._published: Dict[str, int] = {}  # request: number of its chunks that were looked at
+        self._published: Dict[str, int] = {}  # request: number of its chunks that were checked
         self._last: Dict[str, int] = {}  # request: chunk with the last object of its prefix
 
     def forget(self, request_id: str) -> None:
-        """End what is known about a request."""
+        """Remove all records of a request."""
         self.due.pop(request_id, None)
         self._published.pop(request_id, None)
         self._last.pop(request_id, None)
@@ -63,7 +64,7 @@ class Sharing:
         return request.block_hashes[(place + 1) * self._blocks - 1].hex()
 
     def _find(self, names: List[str]) -> int:
-        """Return how many of the names, from the first on, all ranks have."""
+        """Return the number of consecutive names, from the first one on, that exist in the pools of all ranks."""
         ranks = range(len(self._pools))
         if all(pool is self._pools[0] for pool in self._pools):
             every = [self._namespace.name(rank, name) for name in names for rank in ranks]
@@ -128,9 +129,9 @@ class Sharing:
     # ---- publishing ----
 
     def publish(self, request: Request, done: int, block_ids: List[int]) -> None:
-        """Publish the chunks of a request that the next step completes, which is then computed up to token `done`.
+        """Publish the chunks of a request that the next step completes.
 
-        block_ids: those of the request.
+        done: number of tokens that are computed after this step. block_ids: the blocks of the request.
         """
         if not can_share(request):
             self.due[request.request_id] = math.inf

@@ -1,7 +1,7 @@
 """Sleep and wake: the worker class for --worker-cls gpool.vllm.Worker.
 
-vLLM's own POST /sleep and POST /wake_up then give the memory of the weights to other engines and take it back. An idle
-engine's KV cache has no memory anyhow, except for its first chunk.
+vLLM's POST /sleep then releases the memory of the weights to other engines, and POST /wake_up maps the weights again.
+The KV cache of an idle engine has no memory except for its first chunk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Worker(_Base):  # type: ignore[misc, valid-type]
     """A worker of vLLM whose weights are in the pool (--load-format gpool), and which can sleep."""
 
     def sleep(self, level: int = 1) -> None:
-        """Unmap the weights. They stay in the pool until the memory is needed; both levels of vLLM mean this.
+        """Unmap the weights. They stay in the pool until the memory is needed. vLLM's levels 1 and 2 do the same.
 
         Raises RuntimeError: the weights are in private memory; Busy.
         """
@@ -68,7 +68,7 @@ class Worker(_Base):  # type: ignore[misc, valid-type]
         return _weights.loaded
 
     def _finish(self) -> None:
-        """Wait for the work of this device, and give unused memory of PyTorch's back."""
+        """Wait for the work of this device, and release PyTorch's unused memory."""
         if not current_platform.is_cpu():
             torch.accelerator.synchronize()
             torch.accelerator.empty_cache()

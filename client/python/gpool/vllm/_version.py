@@ -9,7 +9,7 @@ TESTED = "0.32"
 
 
 def mismatch() -> str:
-    """Return why the installed vLLM cannot be used, or an empty text. Raises ImportError: there is no vLLM."""
+    """Return the reason why the installed vLLM cannot be used, or "". Raises ImportError: vLLM is not installed."""
     import vllm
 
     found = re.match(r"\d+\.\d+(?=\.|\+|$)", vllm.__version__)

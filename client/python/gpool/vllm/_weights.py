@@ -4,8 +4,8 @@ The first engine loads a model by another format, publishes its tensors in one e
 there. The next ones map the object. It is kept while an engine has it open, and afterwards until the memory is needed.
 An engine that sleeps does not have it open.
 
-Each engine has the buffers for itself: vLLM writes some of them, and uses others again in the next model that it makes,
-as the tables of rotary embeddings.
+Buffers are private to each engine: vLLM writes to some of them, and reuses others, such as the tables of rotary
+embeddings, in the next model that it creates.
 
 The weights of such a model are read-only: vLLM cannot replace them while the engine runs.
 """
@@ -47,7 +47,7 @@ loaded: List[ModelWeights] = []
 
 
 class _Layers:
-    """Remember the layers that vLLM knows, since it refuses a second model with layers of the same names."""
+    """The layers that vLLM has registered. It refuses a second model with layers of the same names."""
 
     def __init__(self, config: VllmConfig) -> None:
         self._compilation = config.compilation_config
@@ -55,7 +55,7 @@ class _Layers:
         self._experts = list(self._compilation.static_all_moe_layers)
 
     def restore(self) -> None:
-        """Forget the layers of models that were made since."""
+        """Remove the layers of models that were created later."""
         self._compilation.static_forward_context.clear()
         self._compilation.static_forward_context.update(self._layers)
         self._compilation.static_all_moe_layers[:] = self._experts
@@ -81,7 +81,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
         _keep_weights(model)
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
-        """Return a model whose weights are in the pool, or, if that has no room for them, in private memory."""
+        """Return a model whose weights are in the pool or, if the pool has no room, in private memory."""
         settings = _settings(self._own, vllm_config)
         rank = vllm_config.parallel_config.rank
         pool = self._pool = attach(settings, rank, f"{settings.name or 'vllm-' + vllm_config.instance_id}-weights")
@@ -145,7 +145,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
         model_config: ModelConfig,
         prefix: str,
     ) -> Optional[nn.Module]:
-        """Return a model with the weights of an object; None: they do not fit to it."""
+        """Return a model with the weights of an object; None: the weights do not match the model."""
         device = torch.device(self.load_config.device or vllm_config.device_config.device)
         try:
             weights = self._weights(pool, opened, layers, vllm_config, model_config, prefix)
@@ -161,7 +161,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
             left = meta_tensors(model)
             if left:
                 raise ValueError(f"it lacks {', '.join(left[:3])}")
-        except Exception as error:  # whatever a model's classes raise: the files are there
+        except Exception as error:  # classes of models raise any exception; the files can still be read
             logger.warning("gpool: the weights in object '%s' cannot be used: %r", opened.name, error, exc_info=True)
             return None
         finally:
@@ -181,8 +181,13 @@ def _with_format(config: LoadConfig) -> LoadConfig:
 
 def _settings(own: Dict[str, Any], config: VllmConfig) -> Settings:
     transfer = config.kv_transfer_config
-    if not own and transfer is not None and transfer.kv_connector == "GpoolConnector":
-        return settings_of(transfer.kv_connector_extra_config)
+    if not own and transfer is not None:
+        extra = transfer.kv_connector_extra_config
+        if transfer.kv_connector == "GpoolConnector":
+            return settings_of(extra)
+        for child in extra.get("connectors", []) if transfer.kv_connector == "MultiConnector" else []:
+            if child.get("kv_connector") == "GpoolConnector":
+                return settings_of(child.get("kv_connector_extra_config", {}))
     return settings_of(own)
 
 
@@ -218,7 +223,7 @@ def _keep_weights(model: nn.Module) -> None:
 
 
 def _use_torch_linear(model: nn.Module) -> None:
-    """On a CPU, drop the packed copies that vLLM makes all the same, as of the output layer."""
+    """On a CPU, remove the packed copies that vLLM makes nevertheless, such as that of the output layer."""
     for module in model.modules():
         if hasattr(module, "cpu_linear"):
             module.cpu_linear = nn.functional.linear

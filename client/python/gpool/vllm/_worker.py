@@ -27,7 +27,7 @@ from ._metrics import Counters
 logger = logging.getLogger("vllm.gpool")
 
 REPLACE_MS = 30000
-"""longest wait for pages in place of lost ones, which a request still uses"""
+"""longest wait for pages that replace lost pages which a request still uses"""
 CHECK_SECONDS = 5.0
 """time between two checks of pinned objects"""
 METADATA_KEY = "gpool.vllm"
@@ -48,7 +48,7 @@ class Worker:
         self._private = private
         self._objects: Dict[int, Object] = {}
         self._pinned: Set[int] = set()
-        self._offered: Set[int] = set()  # chunks that are not objects
+        self._offered: Set[int] = set()  # chunks whose pages are offered to the pool; none of them is an object
         self._checked = time.monotonic()
         self._later: List[Op] = []
         self._answers = Answers()
@@ -61,7 +61,7 @@ class Worker:
     # ---- the buffer ----
 
     def allocation(self) -> TorchFunctionMode:
-        """Return a context in which vLLM's allocation of its KV cache buffer is answered with the range."""
+        """Return a context in which vLLM's allocation of its KV cache buffer returns the range."""
         return _Allocation(self.geometry.buffer_bytes, self._allocate)
 
     def _allocate(self) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Worker:
                 self._execute(op, orders.patience_ms)
 
     def after_forward(self) -> None:
-        """Execute the operations that read what the forward pass has written."""
+        """Execute the operations that read the output of the forward pass."""
         later, self._later = self._later, []
         if later and self.pool.device.backend == "cuda":
             torch.cuda.current_stream().synchronize()
@@ -116,7 +116,7 @@ class Worker:
         self._tainted = False
 
     def take_answers(self) -> Optional[Answers]:
-        """Return the answers since the last call; None: there are none."""
+        """Return the answers since the last call, or None."""
         answers = self._answers
         if not answers.answers and not answers.lost:
             return None
@@ -174,8 +174,8 @@ class Worker:
         return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
 
     def _zero(self, chunk: int) -> None:
-        """Fill a chunk with zeros: what was in it may be a NaN, which attention would spread."""
-        if self._on_host:  # PyTorch would share this small work among all its threads, and wait for them
+        """Fill a chunk with zeros, because its old content may contain NaNs, which attention would spread."""
+        if self._on_host:  # PyTorch would distribute this small operation to all its threads, and wait for them
             ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
         else:
             self._bytes(chunk).zero_()
@@ -194,7 +194,7 @@ class Worker:
         torch.cuda.current_stream().synchronize()
 
     def _fence(self) -> Optional[Fence]:
-        """Return a fence behind the work that is queued now; None: there is none on this device."""
+        """Return a fence after the work that is queued now; None: the device does not queue work."""
         if self.pool.device.backend != "cuda":
             return None
         native = torch.cuda.current_stream().cuda_stream
@@ -215,7 +215,7 @@ class Worker:
         return True
 
     def _renew(self, chunk: int, patience_ms: int) -> bool:
-        """Give a chunk memory for other content: what it has now, if that is this engine's own and was not taken."""
+        """Give a chunk memory for other content. It keeps its own pages, if it has any that were not taken."""
         if chunk in self._offered and self._reclaim(chunk):
             return True
         return self._leave(chunk) and self._commit(chunk, patience_ms)
@@ -285,7 +285,7 @@ class Worker:
                 logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
             else:
                 with mapped.pin():
-                    pass  # as all that are published by a range can be
+                    pass  # an object that cannot be pinned was not published by a range
         except Error:
             mapped.close()
             raise
@@ -300,7 +300,7 @@ class Worker:
     def _check_pins(self) -> None:
         """Find objects that were evicted although they are pinned.
 
-        The agent evicts none; the check limits what an error of another process can do.
+        The agent evicts no pinned object. The check limits the effects of errors in other processes.
         """
         if time.monotonic() - self._checked < CHECK_SECONDS:
             return
@@ -317,9 +317,9 @@ class Worker:
             return False
 
     def _replace(self, lost: Set[int]) -> None:
-        """Give chunks whose objects were lost other memory, in which vLLM computes their blocks again.
+        """Give other memory to chunks whose objects were lost. vLLM computes their blocks again in this memory.
 
-        It also writes the blocks behind them, which may belong to other objects: all become private copies.
+        It also writes the blocks after them, which may belong to other objects, so all of these become private copies.
 
         Raises RuntimeError: other workers may still have the objects, read-only.
         """
@@ -339,12 +339,12 @@ class Worker:
         self._tainted = True
 
     def close(self) -> None:
-        """Detach from the pool if nothing uses its memory any more; otherwise the end of the process does."""
+        """Detach from the pool if nothing uses its memory. Otherwise the session ends with the process."""
         self.buffer = None
         try:
             self.pool.close()
         except Error:
-            pass  # tensors of vLLM's exist
+            pass  # vLLM's tensors still use the memory
 
 
 class _Allocation(TorchFunctionMode):

@@ -6,11 +6,11 @@
  * below). To change an adapter, call withdraw(), change the fields, and call offer(); sums and heaps then stay
  * consistent.
  */
-#ifndef GPOOL_POLICY_RESIDENCY_STATE_H
-#define GPOOL_POLICY_RESIDENCY_STATE_H
+#ifndef GPOOL_REPLAY_RESIDENCY_STATE_H
+#define GPOOL_REPLAY_RESIDENCY_STATE_H
 
 #include "shm/policy/number_heap.h"
-#include "shm/policy/residency.h"
+#include "tools/replay/residency.h"
 
 #include <stddef.h>
 

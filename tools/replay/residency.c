@@ -1,4 +1,4 @@
-#include "shm/policy/residency_state.h"
+#include "tools/replay/residency_state.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -54,7 +54,7 @@ static void offer(struct residency *residency, uint32_t number)
 static void set_hot(struct residency *residency, uint32_t number, enum residency_hot hot)
 {
 	static const uint8_t next[] = {
-		[RESIDENCY_ABSENT] = 0, /* QUEUED is set by enqueue(), RESIDENT by residency_adopt() */
+		[RESIDENCY_ABSENT] = 0, /* QUEUED is set by enqueue() */
 		[RESIDENCY_QUEUED] = 1 << RESIDENCY_LOADING | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_LOADING] = 1 << RESIDENCY_RESIDENT | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_RESIDENT] = 1 << RESIDENCY_LEAVING | 1 << RESIDENCY_ABSENT,
@@ -86,7 +86,6 @@ static void decide(struct residency *residency, uint32_t number, enum residency_
 static void drop(struct residency *residency, uint32_t number)
 {
 	set_warm(residency, number, RESIDENCY_NO_COPY);
-	residency->stats.drops++;
 	decide(residency, number, RESIDENCY_DROP);
 }
 
@@ -408,7 +407,6 @@ static void compress(struct residency *residency, uint64_t now_us)
 		if (copy_room(residency, number, true)) {
 			set_warm(residency, number, RESIDENCY_COPYING);
 			residency->compressing = true;
-			residency->stats.compressions++;
 			decide(residency, number, RESIDENCY_COMPRESS);
 		} else {
 			withdraw(residency, number);
@@ -458,7 +456,6 @@ static void load_done(struct residency *residency, uint32_t number, bool ok, uin
 	set_hot(residency, number, ok ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT);
 	if (ok)
 		return;
-	residency->stats.failed_loads++;
 	adapter->prefetched = false;
 	if (adapter->warm == RESIDENCY_COPY)
 		drop(residency, number);
@@ -498,7 +495,7 @@ int residency_done(struct residency *residency, const struct residency_decision 
 	return 0;
 }
 
-/* ---- creation and removal ---- */
+/* ---- creation, registration, unloading ---- */
 
 static struct number_heap *const *heaps(struct residency *residency, struct number_heap *all[static 7])
 {
@@ -572,86 +569,19 @@ int residency_register(
 	return 0;
 }
 
-int residency_adopt(struct residency *residency, uint32_t number, bool resident, bool copied, uint64_t now_us)
-{
-	struct adapter *adapter = adapter_at(residency, number);
-	const struct residency_limits *limits = &residency->limits;
-
-	if (!adapter)
-		return -ENOENT;
-	if (adapter->hot != RESIDENCY_ABSENT || adapter->warm != RESIDENCY_NO_COPY)
-		return -EBUSY;
-	if (resident && !fits(residency, adapter->bytes, false))
-		return -ENOSPC;
-	if (copied &&
-		(!adapter->copyable || adapter->warm_bytes > limits->warm_bytes - residency->sums.warm_bytes ||
-			residency->sums.warm >= limits->warm_count))
-		return -ENOSPC;
-	withdraw(residency, number);
-	adapter->hot = resident ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT;
-	adapter->warm = copied ? RESIDENCY_COPY : RESIDENCY_NO_COPY;
-	adapter->idle_us = now_us;
-	offer(residency, number);
-	return 0;
-}
-
-static bool is_busy(const struct adapter *adapter)
-{
-	return is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
-		adapter->warm == RESIDENCY_COPYING;
-}
-
 int residency_unload(struct residency *residency, uint32_t number)
 {
 	const struct adapter *adapter = adapter_at(residency, number);
 
 	if (!adapter)
 		return -ENOENT;
-	if (is_busy(adapter))
+	if (is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
+		adapter->warm == RESIDENCY_COPYING)
 		return -EBUSY;
 	if (adapter->hot == RESIDENCY_QUEUED)
 		unqueue(residency, number);
 	else if (adapter->hot == RESIDENCY_RESIDENT)
 		evict(residency, number);
 	serve_queue(residency);
-	return 0;
-}
-
-int residency_forget(struct residency *residency, uint32_t number)
-{
-	struct adapter *adapter = adapter_at(residency, number);
-
-	if (!adapter)
-		return -ENOENT;
-	if (is_busy(adapter))
-		return -EBUSY;
-	if (adapter->warm == RESIDENCY_COPY)
-		drop(residency, number);
-	if (adapter->hot == RESIDENCY_QUEUED)
-		unqueue(residency, number);
-	if (adapter->hot == RESIDENCY_RESIDENT) {
-		residency->stats.evictions++;
-		set_hot(residency, number, RESIDENCY_ABSENT);
-		decide(residency, number, RESIDENCY_EVICT);
-	}
-	withdraw(residency, number);
-	*adapter = (struct adapter){0};
-	residency->registered--;
-	serve_queue(residency);
-	return 0;
-}
-
-int residency_resize(struct residency *residency, uint32_t number, uint64_t warm_bytes)
-{
-	struct adapter *adapter = adapter_at(residency, number);
-
-	if (!adapter)
-		return -ENOENT;
-	if (adapter->warm != RESIDENCY_NO_COPY || warm_bytes > ADAPTER_BYTES_MAX)
-		return -EBUSY;
-	withdraw(residency, number);
-	adapter->warm_bytes = warm_bytes;
-	adapter->copyable = warm_bytes > 0;
-	offer(residency, number);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * residency_inspect.c - report the state and check the invariants; see residency.h.
  */
-#include "shm/policy/residency_state.h"
+#include "tools/replay/residency_state.h"
 
 #include <string.h>
 
@@ -48,35 +48,6 @@ enum residency_warm residency_warm(const struct residency *residency, uint32_t n
 	const struct adapter *adapter = adapter_at(residency, number);
 
 	return adapter ? (enum residency_warm)adapter->warm : RESIDENCY_NO_COPY;
-}
-
-uint32_t residency_references(const struct residency *residency, uint32_t number)
-{
-	const struct adapter *adapter = adapter_at(residency, number);
-
-	return adapter ? adapter->references : 0;
-}
-
-uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most)
-{
-	uint32_t count = 0;
-
-	for (uint32_t number = 0; number < residency->adapter_count; number++) {
-		const struct adapter *adapter = &residency->adapters[number];
-
-		if (!has_hot(adapter) || is_victim(adapter))
-			continue;
-		if (count < most)
-			out[count] = (struct residency_holder){
-				.adapter = number,
-				.references = adapter->references,
-				.pins = adapter->pins,
-				.state = (enum residency_hot)adapter->hot,
-				.bytes = adapter->bytes,
-			};
-		count++;
-	}
-	return count;
 }
 
 void residency_get_stats(const struct residency *residency, struct residency_stats *stats)

@@ -34,8 +34,8 @@
  * Memory:  200 bytes per possible adapter, allocated by residency_create().
  * Cost:    each call and each decision is logarithmic in the number of adapters, unless stated otherwise.
  */
-#ifndef GPOOL_POLICY_RESIDENCY_H
-#define GPOOL_POLICY_RESIDENCY_H
+#ifndef GPOOL_REPLAY_RESIDENCY_H
+#define GPOOL_REPLAY_RESIDENCY_H
 
 #include "shm/policy/worth.h"
 
@@ -104,16 +104,9 @@ struct residency_stats {
 	uint64_t hot_bytes, warm_bytes;
 	/* acquisitions of resident and of other adapters; refused: misses for which no room could be made */
 	uint64_t hits, misses, refused;
-	uint64_t loads_warm, loads_cold, failed_loads, evictions, saves, compressions, drops;
+	uint64_t loads_warm, loads_cold, evictions, saves;
 	/* prefetches, and prefetched loads that were used; moves: loads by rebalancing */
 	uint64_t prefetches, prefetches_used, moves;
-};
-
-/* A holder of GPU memory, for the report that all memory is in use. */
-struct residency_holder {
-	uint32_t adapter, references, pins;
-	enum residency_hot state;
-	uint64_t bytes;
 };
 
 /*
@@ -134,27 +127,10 @@ int residency_register(
 	struct residency *residency, uint32_t adapter, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us);
 
 /*
- * residency_adopt() - record that an adapter that was just registered is already in GPU memory, has a warm copy, or
- * both. Use it for adapters that a previous state loaded.
- * Return: 0, -ENOENT, -EBUSY (it is not absent, or has a copy), -ENOSPC (a limit would be exceeded).
- */
-int residency_adopt(struct residency *residency, uint32_t adapter, bool resident, bool copied, uint64_t now_us);
-
-/* residency_forget() - unregister an adapter at once. Return: 0, -ENOENT, -EBUSY (in use, or being moved). */
-int residency_forget(struct residency *residency, uint32_t adapter);
-
-/*
- * residency_resize() - change the size of an adapter's warm copy, for instance if it cannot be stored as int8; 0: it
- * cannot have one.
- * Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made; or the size is invalid).
- */
-int residency_resize(struct residency *residency, uint32_t adapter, uint64_t warm_bytes);
-
-/*
  * residency_acquire() - take a reference and record an access. The reference is taken even if the adapter must be
  * loaded, and remains if the load fails; the next acquisition then tries again.
- * Return: 1: resident; 0: being loaded, or queued until memory is freed; -ENOENT; -ENOSPC: all memory is in use (see
- * residency_holders()). On an error, no reference is taken.
+ * Return: 1: resident; 0: being loaded, or queued until memory is freed; -ENOENT; -ENOSPC: all memory is in use. On
+ * an error, no reference is taken.
  */
 int residency_acquire(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_release(struct residency *residency, uint32_t adapter, uint64_t now_us);
@@ -184,8 +160,8 @@ bool residency_next(struct residency *residency, struct residency_decision *deci
 
 /*
  * residency_done() - report that a decision was executed or, if `ok` is false, that it failed. Even a SAVE that failed
- * must free the GPU memory. An adapter whose copy failed is not copied again until residency_resize(). After a failed
- * load from a warm copy, the copy is dropped.
+ * must free the GPU memory. An adapter whose copy failed is not copied again. After a failed load from a warm copy, the
+ * copy is dropped.
  * Return: 0, -EINVAL (no such decision is pending).
  */
 int residency_done(struct residency *residency, const struct residency_decision *decision, bool ok, uint64_t now_us);
@@ -196,21 +172,9 @@ int residency_done(struct residency *residency, const struct residency_decision 
  */
 void residency_tick(struct residency *residency, uint64_t now_us);
 
-/*
- * residency_hot(), residency_warm(), residency_references() - return the state of an adapter: ABSENT, NO_COPY and 0 for
- * an unused number.
- */
+/* residency_hot(), residency_warm() - return the state of an adapter: ABSENT and NO_COPY for an unused number. */
 enum residency_hot residency_hot(const struct residency *residency, uint32_t adapter);
 enum residency_warm residency_warm(const struct residency *residency, uint32_t adapter);
-uint32_t residency_references(const struct residency *residency, uint32_t adapter);
-
-/*
- * residency_holders() - list the adapters whose GPU memory cannot be freed, lowest number first. out[] receives at most
- * `most` of them.
- * Return: their total number.
- * Cost: a check of each adapter.
- */
-uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most);
 
 void residency_get_stats(const struct residency *residency, struct residency_stats *stats);
 

@@ -1,0 +1,60 @@
+/*
+ * roofline.cu - the kernels once for each class of ranks, tokens and elements, so that roofline.py can read the
+ * instructions of one class. Each has the code that the real kernel has for the class, compiled in the same way.
+ */
+#include "cuda/kernels/async_copy.h"
+#include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/lora.h"
+#include "cuda/kernels/mma.h"
+#include "cuda/kernels/quantise.h"
+
+/* Each file has its own names. */
+namespace lora
+{
+#include "cuda/kernels/lora.cu"
+}
+namespace int8
+{
+#include "cuda/kernels/quantise.cu"
+}
+#include "cuda/kernels/block_copy.cu"
+
+#define LORA(name, condition, call) \
+	extern "C" __global__ void __launch_bounds__(lora::THREADS, 4) \
+		name(const __grid_constant__ struct lora_args args) \
+	{ \
+		extern __shared__ uint4 block_memory[]; \
+		struct lora::job job; \
+\
+		if (condition) \
+			lora::call(args, job, block_memory); \
+	}
+#define SHRINK(tokens, ranks, m, n) \
+	LORA(shrink_##tokens##_##ranks, lora::shrink_job_get(args, job), shrink<m LORA_COMMA n>)
+#define EXPAND(ranks, k) LORA(expand_##ranks, lora::job_get(args, blockIdx.x, job), expand<ELEMENT_F16 LORA_COMMA k>)
+#define LORA_COMMA ,
+
+SHRINK(16, 8, 1, 1)
+SHRINK(16, 16, 1, 2)
+SHRINK(16, 32, 1, 4)
+SHRINK(64, 8, 4, 1)
+SHRINK(64, 16, 4, 2)
+SHRINK(64, 32, 4, 4)
+EXPAND(16, 1)
+EXPAND(32, 2)
+EXPAND(64, 4)
+EXPAND(128, 8)
+
+extern "C" __global__ void __launch_bounds__(256, 2) quantise_f16(const struct quantise_args args)
+{
+	struct int8::errors errors = {args.error != 0, 0, 0, 0};
+
+	int8::short_quantise<ELEMENT_F16, 8>(args, int8::groups_get(args), 16, errors);
+	if (errors.wanted)
+		*(struct int8::errors *)args.error = errors;
+}
+
+extern "C" __global__ void __launch_bounds__(256) dequantise_f16(const struct quantise_args args)
+{
+	int8::vectors_dequantise<ELEMENT_F16>(args, int8::groups_get(args));
+}

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""roofline.py - estimate the time of each kernel on some GPUs, from what nvcc generated. `make
+roofline` runs it.
+
+usage: roofline.py
+
+Status 77: the kernels or cuobjdump do not exist."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import sass
+
+ASSUMPTIONS = """\
+Nothing here is measured. Workload: 64 tokens with 64 adapters of rank R, in a layer of 4096 x 11008, fp16; copies of 64
+MB in blocks of 64 KB; 32 M elements from and to int8, in groups of 128.
+
+bound      bytes / bandwidth of the data sheet. Each byte is moved once; content of the caches is not reused.
+in flight  bytes that all resident threads have requested at once: the loads of 16 bytes that a thread issues before it
+           uses one (sass.py), on as many thread blocks as registers and shared memory permit.
+memory     bytes / the smaller of the bandwidth and in flight / 700 ns, the latency under load; the last thread blocks,
+           which do not fill the GPU, have less in flight.
+issue      instructions of a warp, with the loop that loads once per iteration; one instruction per cycle and scheduler,
+           four schedulers per multiprocessor. Branches that are not executed, such as those for partial tiles, are
+           counted too, so this is an upper limit.
+estimate   least: memory, one latency under load, and 350 ns for each further load that another one depends on; most:
+           the same with the larger of memory and issue. The launch itself is not included. The last two columns are
+           the estimates divided by the bound."""
+
+LOADED, IDLE = 700e-9, 350e-9
+
+
+@dataclass
+class Gpu:
+    name: str
+    arch: str
+    processors: int
+    bandwidth: float  # bytes per second
+    clock: float
+    shared: int  # bytes per multiprocessor for thread blocks, each of which takes 1 KiB more
+
+
+GPUS = (
+    Gpu("A100 80 GB SXM", "sm_80", 108, 2.039e12, 1.41e9, 164 << 10),
+    Gpu("H100 SXM", "sm_90", 132, 3.35e12, 1.98e9, 228 << 10),
+    Gpu("B200", "sm_100", 148, 8.0e12, 1.96e9, 228 << 10),
+)
+
+
+@dataclass
+class Launch:
+    """A launch: `code` is the function of roofline.cu, `kernel` the real one, which determines the registers."""
+
+    code: str
+    kernel: str
+    size: float  # bytes that are moved
+    blocks: int
+    threads: int
+    shared: int  # bytes per thread block
+    iterations: float  # of the loop that loads
+    dependent: int  # loads that wait for another one, or atomic operations, before and after that loop
+
+
+def launches(rank: int) -> tuple[Launch, Launch]:
+    """Return the two launches of a decoding step; the shapes are those of cuda/kernels/lora.c."""
+    columns, outputs, adapters = 4096, 11008, 64
+    tiles, eights = columns // 128, 1 if rank <= 8 else 2 if rank <= 16 else 4
+    ranks = next(r for r in (16, 32, 64, 128) if rank <= r)
+    shrink = Launch(
+        f"shrink_16_{eights * 8}",
+        "lora_shrink",
+        adapters * 2 * (rank * columns + columns),
+        adapters * 16 * math.ceil(rank / 32),
+        128,
+        max(2 * (eights + 2) * 128 * 16, 16 + 16 * 4 * (eights * 8 + 8) * 4),
+        tiles // 16 + 2,
+        5,  # piece, adapter; counter, partial sums of the other splits, sums
+    )
+    expand = Launch(
+        f"expand_{ranks}",
+        "lora_expand",
+        adapters * 2 * (rank * outputs + 2 * outputs),
+        adapters * outputs // 256,
+        128,
+        16 * (4 + 4 * (ranks + 8)),
+        max(1, ranks / 32),
+        2,  # piece, adapter
+    )
+    return shrink, expand
+
+
+COPIES = (
+    Launch("block_copy", "block_copy", 2 * (64 << 20), 1024 * 5, 256, 0, 1, 1),
+    Launch("quantise_f16", "quantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 128 / 8 / (2112 * 8), 0),
+    Launch("dequantise_f16", "dequantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 64 / (2112 * 256), 0),
+)
+
+
+@dataclass
+class Estimate:
+    bound: float
+    memory: float
+    issue: float
+    fixed: float  # latencies
+    resident: int  # thread blocks per multiprocessor
+    loads: int
+    instructions: float
+    in_flight: float
+
+
+def instructions(code: sass.Code, iterations: float) -> float:
+    """Return the number of instructions that a warp executes at most."""
+    bodies = [body for body in sass.loops(code.instructions) if any(each.wide_load or each.wide_copy for each in body)]
+    body = min(bodies, key=len, default=[])
+    return len(code.instructions) + (iterations - 1) * len(body)
+
+
+def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estimate:
+    warps = launch.threads // 32
+    resident = min(
+        65536 // (math.ceil(registers / 8) * 8 * launch.threads),
+        gpu.shared // (launch.shared + 1024),
+        2048 // launch.threads,
+        32,
+    )
+    loads = sass.wide_loads_in_flight(code.instructions)
+    at_once, left, memory = resident * gpu.processors, launch.blocks, 0.0
+    while left > 0:
+        blocks = min(left, at_once)
+        wanted = launch.size * blocks / launch.blocks
+        in_flight = min(blocks * launch.threads * loads * 16.0, wanted)
+        memory += wanted / min(gpu.bandwidth, in_flight / LOADED)
+        left -= blocks
+    count = instructions(code, launch.iterations)
+    issue = count * warps * launch.blocks / (gpu.processors * 4 * gpu.clock)
+    return Estimate(
+        launch.size / gpu.bandwidth,
+        memory,
+        issue,
+        LOADED + launch.dependent * IDLE,
+        resident,
+        loads,
+        count,
+        min(launch.blocks, at_once) * launch.threads * loads * 16.0,
+    )
+
+
+def line(name: str, rank: str, total: list[Estimate]) -> str:
+    bound = sum(e.bound for e in total)
+    least = sum(e.memory + e.fixed for e in total)
+    most = sum(max(e.memory, e.issue) + e.fixed for e in total)
+    first, shape = total[0], " " * 44
+    if len(total) == 1:
+        shape = f"{first.resident:>12}{first.loads:>7}{first.instructions:>14.0f}{first.in_flight / 1e6:>11.1f}"
+    times = (bound, sum(e.memory for e in total), sum(e.issue for e in total), least, most)
+    return (
+        f"{name:<12}{rank:>5}{shape}"
+        + "".join(f"{time * 1e6:>8.1f}" for time in times)
+        + f"{least / bound:>8.2f}{most / bound:>8.2f}"
+    )
+
+
+HEADING = (
+    f"{'':12} rank  blocks per  loads  instructions  in flight   bound  memory   issue   estimate, us  estimate/bound\n"
+    f"{'':12}       processor                             MB      us      us      us   least    most   least    most"
+)
+
+
+def table(gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[str, str], sass.Usage]) -> list[str]:
+    """Return the lines for one GPU."""
+
+    def one(launch: Launch) -> Estimate:
+        return estimate(gpu, launch, codes[gpu.arch, launch.code], usages[gpu.arch, launch.kernel].registers)
+
+    lines = [f"{gpu.name}: {gpu.processors} multiprocessors, {gpu.bandwidth / 1e12:.2f} TB/s, {gpu.clock / 1e9} GHz"]
+    lines.append(HEADING)
+    for rank in (8, 16, 32, 64, 128):
+        both = [one(launch) for launch in launches(rank)]
+        lines += [line("lora_shrink", str(rank), both[:1]), line("lora_expand", str(rank), both[1:])]
+        lines.append(line("both", str(rank), both))
+    return lines + [line(launch.kernel, "", [one(launch)]) for launch in COPIES]
+
+
+def main() -> int:
+    tool = sass.cuobjdump()
+    image = sass.ROOT / "build" / "roofline" / "roofline.fatbin"
+    if not tool or not image.exists():
+        print("the kernels or cuobjdump were not found: `make roofline` needs nvcc, and tools/build/format cuobjdump")
+        return 77
+    codes = {(code.arch, code.name): code for code in sass.codes(tool, image)}
+    usages = {}
+    for path in sass.IMAGES.glob("*.usage"):
+        usages.update(sass.usages(path))
+    print(ASSUMPTIONS)
+    for gpu in GPUS:
+        known = any(arch == gpu.arch for arch, _ in codes)
+        print("", *(table(gpu, codes, usages) if known else [f"{gpu.name}: nvcc does not generate its code"]), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
