@@ -58,13 +58,6 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 		c->published, c->mapped, c->unmapped_lost, c->copies, atomic_load(&stage->devices_lost));
 }
 
-static bool devices_fail(void)
-{
-	const char *settings = getenv("GPU_DOUBLE");
-
-	return settings && strstr(settings, "faults=");
-}
-
 /* Return true if the run included evictions, kills and the other events, or was too short for them. */
 static bool was_real(const struct tormentor *tormentor)
 {
