@@ -225,6 +225,11 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
+static uint32_t worker_kill_ms(void)
+{
+	return strcmp(harness_backend(), "cuda") ? KILL_MEAN_MS : CUDA_KILL_MEAN_MS;
+}
+
 /* Return the mean time between two kills of gpoold's processes: $TORTURE_GPOOLD_MS, or `otherwise`. */
 static uint32_t gpoold_ms(uint32_t otherwise)
 {
