@@ -533,9 +533,20 @@ static int mover_serve(struct mover *mover)
 	}
 }
 
+static bool is_lost(const struct mover *mover)
+{
+	for (uint32_t i = 0; i < LANES; i++)
+		if (mover->workers[i].lane.lost)
+			return true;
+	return false;
+}
+
 static void mover_close(struct mover *mover)
 {
 	workers_stop(mover);
+	/* Copies that were queued before the loss may still use the memory of this process, until it has ended. */
+	if (is_lost(mover))
+		return;
 	for (uint32_t i = 0; i < LANES; i++)
 		if (mover->workers[i].lane.gpu)
 			mover_lane_close(&mover->workers[i].lane);

@@ -1,6 +1,7 @@
 #include "client/core/attach_call.h"
 
 #include "client/core/interrupt.h"
+#include "client/core/patience.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -13,19 +14,7 @@ enum {
 	ROOM_MS = 1,    /* interval for retries while the socket's queue is full; no notification exists for this */
 };
 
-/* Return the time until end_ns in milliseconds, at most `most`. */
-static int time_left(uint64_t end_ns, int most)
-{
-	uint64_t now = monotonic_ns();
-
-	if (!end_ns)
-		return most;
-	if (now >= end_ns)
-		return 0;
-	return (end_ns - now) / 1000000 + 1 < (uint64_t)most ? (int)((end_ns - now) / 1000000 + 1) : most;
-}
-
-static void send_question(struct gpool *pool, const struct attach_call *call, uint64_t end_ns)
+static void send_question(struct gpool *pool, const struct attach_call *call, struct patience *patience)
 {
 	int error;
 
@@ -34,8 +23,8 @@ static void send_question(struct gpool *pool, const struct attach_call *call, ui
 		error == -ETOOMANYREFS) {
 		struct pollfd look = {pool->socket, error == -EAGAIN ? POLLOUT : 0, 0};
 
-		poll(&look, 1, time_left(end_ns, error == -EAGAIN ? AGAIN_MS : ROOM_MS));
-		if (pool_gone(pool) || !time_left(end_ns, AGAIN_MS))
+		poll(&look, 1, patience_ms(patience, error == -EAGAIN ? AGAIN_MS : ROOM_MS));
+		if (pool_gone(pool) || !patience_ms(patience, AGAIN_MS))
 			return;
 	}
 }
@@ -59,26 +48,25 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 	return 0;
 }
 
-/*
- * Wait for the turn to send a request; only one request is sent at a time. The wait ends at the caller's own deadline.
- * Return: 0, -ETIMEDOUT.
- */
-static int turn_take(struct gpool *pool, uint64_t end_ns)
+/* Wait for the turn to send a request; only one request is sent at a time. Return: 0, -ETIMEDOUT. */
+static int turn_take(struct gpool *pool, struct patience *patience)
 {
-	const struct timespec until = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)};
-	int error = 0;
+	bool taken;
+	int wait_ms;
 
 	pthread_mutex_lock(&pool->attach_lock);
-	while (pool->attach_busy && !error)
-		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until)
-			       : pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
+	while (pool->attach_busy && (wait_ms = patience_ms(patience, AGAIN_MS))) {
+		uint64_t end_ns = monotonic_ns() + (uint64_t)wait_ms * 1000000;
+		const struct timespec until = {
+			.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)};
+
+		pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until);
+	}
 	/* If the turn was freed just as the time expired, take it: this thread may be the only one that was woken. */
-	if (!pool->attach_busy)
-		error = 0;
-	if (!error)
-		pool->attach_busy = true;
+	taken = !pool->attach_busy;
+	pool->attach_busy = true;
 	pthread_mutex_unlock(&pool->attach_lock);
-	return -error;
+	return taken ? 0 : -ETIMEDOUT;
 }
 
 static void turn_end(struct gpool *pool)
@@ -96,14 +84,14 @@ static bool no_answer(int length)
 
 int attach_call(struct gpool *pool, struct attach_call *call)
 {
-	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation,
-		 sequence;
+	struct patience patience = patience_of(call->timeout_ms);
+	uint64_t incarnation, sequence;
 	int length = -EPIPE, error;
 
 	if (call->length < 0)
 		return call->length;
 	call->fd_count = 0;
-	error = turn_take(pool, end_ns);
+	error = turn_take(pool, &patience);
 	if (error)
 		return error;
 	sequence = ++pool->attach_sequence;
@@ -112,17 +100,17 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 		uint64_t again_ns = monotonic_ns() + AGAIN_MS * UINT64_C(1000000);
 
 		incarnation = atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed);
-		send_question(pool, call, end_ns);
+		send_question(pool, call, &patience);
 		do {
-			length = take_answer(pool, call, sequence, time_left(end_ns, wait_slice_ms(AGAIN_MS)));
+			length = take_answer(pool, call, sequence, patience_ms(&patience, wait_slice_ms(AGAIN_MS)));
 			if (no_answer(length) && call->may_interrupt && wait_interrupted())
 				length = -EINTR;
-		} while (no_answer(length) && monotonic_ns() < again_ns && time_left(end_ns, AGAIN_MS) &&
+		} while (no_answer(length) && monotonic_ns() < again_ns && patience_ms(&patience, AGAIN_MS) &&
 			incarnation == atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed));
 		if (length > 0 || (length < 0 && length != -ETIMEDOUT && length != -EAGAIN))
 			break;
 		length = pool_gone(pool) ? -EPIPE : -ETIMEDOUT;
-	} while (length == -ETIMEDOUT && time_left(end_ns, AGAIN_MS));
+	} while (length == -ETIMEDOUT && patience_ms(&patience, AGAIN_MS));
 	turn_end(pool);
 	return length == -ECONNRESET ? -EPIPE : length;
 }

@@ -13,6 +13,7 @@
 #include "client/core/flight.h"
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
+#include "client/core/patience.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
@@ -61,9 +62,9 @@ static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cach
 
 /* ---- request slots ---- */
 
-static uint64_t wait_limit_ns(int32_t timeout_ms)
+static struct patience wait_patience(int32_t timeout_ms)
 {
-	return timeout_ms < 0 ? UINT64_MAX : ((uint64_t)timeout_ms + GRACE_MS) * 1000000;
+	return patience_of(timeout_ms < 0 ? -1 : (int64_t)timeout_ms + GRACE_MS);
 }
 
 /* Return a free slot, or -1 if none is free. A cancelled slot belongs to the agent until the agent has returned it. */
@@ -86,7 +87,7 @@ static int slot_find(struct gpool *pool)
 /* Take a slot. Return -EPIPE if the agent answered no request within the time limit, or -EINTR. */
 static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 {
-	uint64_t start = monotonic_ns(), limit = wait_limit_ns(timeout_ms);
+	struct patience patience = wait_patience(timeout_ms);
 	bool interrupted;
 	int slot;
 
@@ -94,7 +95,7 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 	while ((slot = slot_find(pool)) < 0) {
 		struct timespec until;
 
-		if (monotonic_ns() - start >= limit || pool_gone(pool)) {
+		if (!patience_ms(&patience, LOOK_MS) || pool_gone(pool)) {
 			slot = -EPIPE;
 			break;
 		}
@@ -154,19 +155,18 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
-	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
+	struct patience patience = wait_patience(timeout_ms);
+	uint64_t looked = patience.looked_ns;
 	int64_t slice_ms = 1;
 
 	while (atomic_load_explicit(state, memory_order_acquire) == word) {
-		uint64_t now = monotonic_ns();
-
-		if (now - looked >= LOOK_MS * UINT64_C(1000000)) {
-			looked = now;
+		if (!patience_ms(&patience, LOOK_MS))
+			return request_cancel(pool, slot, word);
+		if (patience.looked_ns - looked >= LOOK_MS * UINT64_C(1000000)) {
+			looked = patience.looked_ns;
 			if (pool_gone(pool))
 				return request_cancel(pool, slot, word);
 		}
-		if (now - start >= limit)
-			return request_cancel(pool, slot, word);
 		if (may_interrupt && wait_interrupted())
 			return request_cancel(pool, slot, word) ? -EINTR : 0;
 		futex_wait(state, word, slice_ms * 1000000);

@@ -288,9 +288,11 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		error = 0;
 	free(buffer);
 	free(reply);
+	/* -EACCES: the pages were taken back; the caller finds out why. */
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot get descriptors for handles %u to %u of pool '%s': %s", first,
-			end - 1, pool->header->name, gpool_strerror(error));
+		pool_log(pool, error == -EACCES ? POOL_LOG_INFO : POOL_LOG_ERROR,
+			"cannot get descriptors for handles %u to %u of pool '%s': %s", first, end - 1,
+			pool->header->name, gpool_strerror(error));
 	return error;
 }
 
@@ -324,10 +326,13 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 	return error;
 }
 
-/* error_of() - return the error of a mapping that failed: without an agent, a descriptor cannot be fetched. */
+/*
+ * error_of() - return the error of a mapping that failed: -EPIPE if the agent, from which descriptors are fetched, does
+ * not answer.
+ */
 static int error_of(int error)
 {
-	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+	return error == -EPIPE || error == -ETIMEDOUT ? -EPIPE : error ? -ENOMEM : 0;
 }
 
 /* Return a handle. If it is not imported, the caller must not hold window->lock. */

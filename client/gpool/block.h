@@ -97,8 +97,8 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  *   -EDQUOT      the limit of the tenant or the quota of this session is reached
  *   -EPERM       GPOOL_ALLOC_CRITICAL in a session that may not use it; the session is an observer or admin
  *   -ENOMEM      the pages could not be mapped into this process, or no host memory for the thread's first call
- *   -EPIPE       the lease is used up, and the agent is not running or has ended the session; existing blocks remain
- *                usable
+ *   -EPIPE       the lease is used up or the pages are not mapped yet, and the agent is not running, does not answer
+ *                within 10 s, or has ended the session; existing blocks remain usable
  *   -EINTR       gpool_wait_check() ended the wait
  *   -ECHILD      after fork()
  *
@@ -152,8 +152,8 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  *   -ECHILD     after fork()
  * and for spilled blocks:
  *   -EBADMSG    the content is lost: its checksum is wrong. The block becomes stale
- *   -EIO        the content cannot be read now: a disk failed, or no mover serves the pool. The content is kept, and a
- *               later call may succeed
+ *   -EIO        the content cannot be read now: a disk or the device of two movers in succession failed, or no mover
+ *               serves the pool. The content is kept, and a later call may succeed
  *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
  *   -ENOMEM     the pages cannot be mapped into this process; the block is kept
  *   -EPIPE      the agent is not running; the block is kept

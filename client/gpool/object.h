@@ -163,7 +163,7 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *
  * Return: 0, or
  *   -EINVAL  name, flag; ADOPT without a role, or for an object that is not mutable
- *   -ENOENT  no object of this name, or no such version
+ *   -ENOENT  no object of this name, or no such version; or it was evicted during the call
  *   -EPROTO  another layout hash
  *   -ESTALE  the role's token is not valid
  *   -EBUSY   ADOPT, but another process is the writer

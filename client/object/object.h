@@ -152,14 +152,16 @@ int draft_sort(struct draft *draft);
 
 /* object_map.c */
 /*
- * object_map() - map the object into a range of its own and store the addresses. Return: 0, -ENOMEM, -EPIPE.
+ * object_map() - map the object into a range of its own and store the addresses. Return: 0, -ENOENT (it was evicted),
+ * -ENOMEM, -EPIPE.
  * object_unmap() - unmap the range. Return: 0, -EBUSY.
  */
 int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
 /*
  * object_map_at() - map all handles of the object side by side at addresses that the caller has reserved. Return: 0, or
- * -ENOMEM, -EPIPE with nothing mapped, except that *stuck is set if the driver could not remove mappings.
+ * -ENOENT (it was evicted), -ENOMEM, -EPIPE with nothing mapped, except that *stuck is set if the driver could not
+ * remove mappings.
  */
 int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 

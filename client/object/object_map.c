@@ -4,6 +4,7 @@
  */
 #include "client/object/object.h"
 
+#include "client/core/last_error.h"
 #include "client/core/window.h"
 
 #include <stdlib.h>
@@ -63,14 +64,18 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 	if (!error)
 		error = gpu_access(
 			pool->gpu, begin, at - begin, object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
+	/* If it was evicted meanwhile, the agent may have refused the descriptors, or its pages have other content. */
+	if (object->by_pins && object_is_gone(object))
+		error = fail(-ENOENT, "object '%s' was evicted while it was being opened", object->name);
 	if (!error) {
 		window_keep_from_child(pool, begin, at - begin);
 		return 0;
 	}
-	pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name, manifest->header->pages,
-		error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	if (error != -ENOENT)
+		pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name,
+			manifest->header->pages, error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	*stuck = at > begin && gpu_unmap(pool->gpu, begin, at - begin);
-	return error == -EPIPE ? -EPIPE : -ENOMEM;
+	return error == -EPIPE || error == -ENOENT ? error : -ENOMEM;
 }
 
 /* Compute the size of the object's handles, and the addresses of its allocations relative to the first handle. */
@@ -103,6 +108,7 @@ int object_map(struct gpool_object *object)
 	if (error) {
 		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for object '%s': %s",
 			(unsigned long long)object->range_bytes, object->name, gpu_error_text());
+		error = -ENOMEM;
 		goto fail;
 	}
 	error = object_map_at(object, object->range, &stuck);
@@ -117,7 +123,7 @@ fail:
 	free(object->addresses);
 	object->addresses = NULL;
 	object->range = object->range_bytes = 0;
-	return error == -EPIPE ? -EPIPE : -ENOMEM;
+	return error;
 }
 
 int object_unmap(struct gpool_object *object)

@@ -73,10 +73,13 @@ CUresult stream_of(CUstream handle, struct stream **stream)
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* copy_run() - copy piece by piece, as far as both sides are contiguous. Return false if one may not be accessed. */
+/*
+ * copy_run() - copy piece by piece, as far as both sides are contiguous. Return false if one may not be accessed. After
+ * a fault, the program may unmap them.
+ */
 static bool copy_run(int device, CUdeviceptr to, CUdeviceptr from, uint64_t bytes, const void *staged)
 {
-	while (bytes) {
+	while (bytes && !driver.fault) {
 		struct memory *held_to = NULL, *held_from = NULL;
 		uint64_t left = bytes;
 		void *target = (void *)(uintptr_t)to;
@@ -118,7 +121,7 @@ static bool fill_run(int device, const struct operation *operation)
 	CUdeviceptr to = operation->to;
 	uint64_t bytes = operation->bytes;
 
-	while (bytes) {
+	while (bytes && !driver.fault) {
 		struct memory *held;
 		uint64_t left = bytes;
 		unsigned char *at = memory_translate(device, to, &left, true, &held);

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,8 +31,10 @@ void gpuDoubleFault(void);
 int gpuDoubleFailed(void);
 const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
 uint64_t gpuDoubleThreadModeled(void);
+int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total);
 
 static const size_t PAGE = 2 << 20;
+enum { COPIED = 32 }; /* pages of a copy that is interrupted */
 static CUcontext context;
 
 static CUmemAllocationProp properties(int device)
@@ -62,18 +65,32 @@ static CUmemGenericAllocationHandle create(size_t bytes)
 	return handle;
 }
 
-/* mapped() - a page with access. Its handle is released: the mapping keeps the memory. */
-static CUdeviceptr mapped(void)
+/* pages_mapped() - pages with access. Their handles are released: the mappings keep the memory. */
+static CUdeviceptr pages_mapped(size_t count)
 {
 	CUmemAccessDesc access = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-	CUmemGenericAllocationHandle handle = create(PAGE);
 	CUdeviceptr at;
 
-	OK(cuMemAddressReserve(&at, PAGE, 0, 0, 0));
-	OK(cuMemMap(at, PAGE, 0, handle, 0));
-	OK(cuMemSetAccess(at, PAGE, &access, 1));
-	OK(cuMemRelease(handle));
+	OK(cuMemAddressReserve(&at, count * PAGE, 0, 0, 0));
+	for (size_t i = 0; i < count; i++) {
+		CUmemGenericAllocationHandle handle = create(PAGE);
+
+		OK(cuMemMap(at + i * PAGE, PAGE, 0, handle, 0));
+		OK(cuMemRelease(handle));
+	}
+	OK(cuMemSetAccess(at, count * PAGE, &access, 1));
 	return at;
+}
+
+static CUdeviceptr mapped(void)
+{
+	return pages_mapped(1);
+}
+
+static void pages_unmap(CUdeviceptr at, size_t count)
+{
+	OK(cuMemUnmap(at, count * PAGE));
+	OK(cuMemAddressFree(at, count * PAGE));
 }
 
 static int setup(void **state)
@@ -246,7 +263,37 @@ static int fails_on_demand(void)
 		: 1;
 }
 
-static int init_status, chance_status, demand_status; /* of children that run before the first case */
+/* Unmap the memory of a copy that runs while the device fails. The CPU must not go on with the copy. */
+static int fails_during_a_copy(void)
+{
+	uint64_t before, now, total;
+	CUdeviceptr from, to;
+	CUstream stream;
+
+	setenv("GPU_DOUBLE", "cpu_access=1", 1);
+	setup(NULL);
+	gpuDoubleMemory(0, &before, &total);
+	from = pages_mapped(COPIED);
+	to = pages_mapped(COPIED);
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuMemsetD32Async(from, 1, COPIED * PAGE / 4, stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemcpyAsync(to, from, COPIED * PAGE, stream));
+	while (!*(volatile uint32_t *)(uintptr_t)to)
+		sched_yield();
+	gpuDoubleFault();
+	pages_unmap(from, COPIED);
+	pages_unmap(to, COPIED);
+	/* The copy keeps the memory of its present piece until it ends this piece. */
+	do
+		gpuDoubleMemory(0, &now, &total);
+	while (now != before);
+	for (int i = 0; i < 1000; i++)
+		sched_yield();
+	return 0;
+}
+
+static int init_status, chance_status, demand_status, copy_status; /* of children that run before the first case */
 
 static void test_init_fails_if_asked_for(void **state)
 {
@@ -264,6 +311,12 @@ static void test_a_device_fails_on_demand(void **state)
 {
 	(void)state;
 	assert_int_equal(demand_status, 0);
+}
+
+static void test_a_copy_ends_with_the_device(void **state)
+{
+	(void)state;
+	assert_int_equal(copy_status, 0);
 }
 
 static CUdeviceptr touched;
@@ -484,6 +537,7 @@ int main(void)
 		cmocka_unit_test(test_init_fails_if_asked_for),
 		cmocka_unit_test(test_a_device_fails_by_chance),
 		cmocka_unit_test(test_a_device_fails_on_demand),
+		cmocka_unit_test(test_a_copy_ends_with_the_device),
 		cmocka_unit_test(test_memory_is_created_in_whole_granules),
 		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
 		cmocka_unit_test(test_access_is_set_on_whole_allocations),
@@ -505,6 +559,7 @@ int main(void)
 	init_status = status_of(init_fails_once);
 	chance_status = status_of(fails_by_chance);
 	demand_status = status_of(fails_on_demand);
+	copy_status = status_of(fails_during_a_copy);
 	failed = cmocka_run_group_tests(tests, setup, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	return system(command) || failed;

@@ -9,6 +9,7 @@
  * Method: a gpoold with one pool of 64 pages, sessions of this process and separate processes.
  */
 #include "client/core/pool.h"
+#include "client/object/object.h"
 #include "tests/integration/life.h"
 
 #include <errno.h>
@@ -176,6 +177,25 @@ static void test_a_pin_keeps(void **state)
 	assert_false(is_there("a"));
 	assert_int_equal(gpool_object_close(object), 0);
 	assert_int_equal(gpool_object_close(again), 0);
+}
+
+/* The agent has opened the object for the session and evicts it before the session has mapped it. */
+static void test_evicted_while_it_is_opened(void **state)
+{
+	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct gpool_object *object, *again;
+	uint32_t taken = 77;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	assert_int_equal(object_open(reader, "a", &options, false, &again), 0);
+	assert_int_equal(try_evict(admin, "p0", PAGES, &taken), 0);
+	assert_int_equal(taken, OBJECT_PAGES);
+	assert_int_equal(object_map(again), -ENOENT);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+	assert_int_equal(gpool_object_open(reader, "a", NULL, &again), -ENOENT);
 }
 
 static void test_wrong_arguments(void **state)
@@ -745,6 +765,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(open_does_not_keep),
 		TEST(a_pin_keeps),
+		TEST(evicted_while_it_is_opened),
 		TEST(wrong_arguments),
 		TEST(least_recently_used_is_evicted_first),
 		TEST(worth),

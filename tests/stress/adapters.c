@@ -265,6 +265,7 @@ int main(int argc, char **argv)
 {
 	struct tormentor tormentor = {
 		.arguments = {.seconds = 10, .workers = 6, .usage = "[SECONDS [SEED]] [--workers N] [--broken]"},
+		.kill_ms = worker_kill_ms(),
 		.gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS),
 		.was_real = was_real};
 	bool clean;

@@ -219,12 +219,32 @@ static inline void stress_log_show(const struct stress_agent *agent)
 	fclose(log);
 }
 
+/* Return false if an agent or a mover has crashed. A front may: nanomsg aborts if a packet is invalid. */
+static inline bool stress_none_crashed(const struct stress_agent *agent)
+{
+	FILE *log = fopen(agent->harness.log, "re");
+	bool none = true;
+	char line[512];
+
+	while (log && fgets(line, sizeof(line), log))
+		if (!strstr(line, " front ended") &&
+			(strstr(line, "ended (signal 11)") || strstr(line, "ended (signal 7)") ||
+				strstr(line, "ended (signal 6)"))) {
+			printf("%s", line);
+			none = false;
+		}
+	if (log)
+		fclose(log);
+	return none;
+}
+
 /*
- * stress_agent_stop() - stop gpoold; if `clean` is false, print its log. Return: true if `clean` is true, gpoold ended
- * with status 0, and it left no files behind.
+ * stress_agent_stop() - stop gpoold; if `clean` is false or a process has crashed, print its log. Return: true if
+ * `clean` is true, no agent or mover has crashed, gpoold ended with status 0, and it left no files behind.
  */
 static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 {
+	clean = stress_none_crashed(agent) && clean;
 	if (!clean)
 		stress_log_show(agent);
 	gpool_close(agent->observer);

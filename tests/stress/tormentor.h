@@ -31,6 +31,7 @@ enum {
 	STAND_LOOK_MS = 100,
 	TEXTS = 8,
 	KILL_MEAN_MS = 50,
+	CUDA_KILL_MEAN_MS = 250, /* with a driver, a worker starts more slowly */
 	STOP_MEAN_MS = 40,
 	STOP_MOST_MS = 150,
 	LOST_STATUS = 3, /* exit status of a worker whose device has failed */
@@ -107,6 +108,7 @@ struct tormentor {
 	uint64_t random;
 	struct victim victims[WORKERS_MAX];
 	uint64_t kills, stops;
+	uint32_t kill_ms;   /* mean time between two kills of workers */
 	pid_t keeper;       /* 0: do not kill gpoold's processes */
 	uint32_t gpoold_ms; /* mean time between two kills of gpoold's processes */
 	uint64_t agent_kills, mover_kills, front_kills;
@@ -223,6 +225,11 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
+static uint32_t worker_kill_ms(void)
+{
+	return strcmp(harness_backend(), "cuda") ? KILL_MEAN_MS : CUDA_KILL_MEAN_MS;
+}
+
 /* Return the mean time between two kills of gpoold's processes: $TORTURE_GPOOLD_MS, or `otherwise`. */
 static uint32_t gpoold_ms(uint32_t otherwise)
 {
@@ -288,7 +295,7 @@ static void torment(struct tormentor *tormentor)
 {
 	uint64_t now = clock_ns(), length = (uint64_t)(tormentor->arguments.seconds * 1e9), end = now + length;
 	uint64_t latest = now + length * STRESS_LONGEST;
-	uint64_t next_kill = now + some_time(tormentor, KILL_MEAN_MS), next_stop = now;
+	uint64_t next_kill = now + some_time(tormentor, tormentor->kill_ms), next_stop = now;
 	uint64_t next_gpoold = tormentor->keeper ? now + some_time(tormentor, tormentor->gpoold_ms) : UINT64_MAX;
 
 	for (uint32_t slot = 0; slot < tormentor->arguments.workers; slot++)
@@ -317,7 +324,7 @@ static void torment(struct tormentor *tormentor)
 		if (now >= next_kill) {
 			if (!torment_one(tormentor))
 				return;
-			next_kill = now + some_time(tormentor, KILL_MEAN_MS);
+			next_kill = now + some_time(tormentor, tormentor->kill_ms);
 		}
 		if (now >= next_gpoold) {
 			torment_gpoold(tormentor);

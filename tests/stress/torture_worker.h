@@ -77,6 +77,14 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* Return true if the driver's double lets devices fail at random. */
+static bool devices_fail(void)
+{
+	const char *settings = getenv("GPU_DOUBLE");
+
+	return settings && strstr(settings, "faults=");
+}
+
 /* Return true if the double of the driver has let the device of this process fail. */
 static bool device_failed(void)
 {
@@ -202,6 +210,8 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 		COUNT(stale, 1);
 	else if (error == -ETIMEDOUT)
 		COUNT(late, 1);
+	else if (error == -EIO && block->tag & BLOCK_SPILL && devices_fail() && !device_failed())
+		COUNT(late, 1); /* the mover's device has failed; the content is kept */
 	else if (error == -ENOSPC && block->tag & BLOCK_SPILL)
 		COUNT(refusals, 1); /* its content is kept, but no pages are available for it now */
 	else if (error)
