@@ -304,6 +304,9 @@ int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 	if (result == CUDA_ERROR_MAP_FAILED)
 		return gpu_fail(
 			-ESRCH, "cuIpcOpenEventHandle: CUDA_ERROR_MAP_FAILED; has the exporting process ended?");
+	/* The context is valid, so it is the context of the exporter. */
+	if (result == CUDA_ERROR_INVALID_CONTEXT)
+		return gpu_fail(-EINVAL, "an event cannot be imported by the process that exported it");
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuIpcOpenEventHandle");
 	*event = (struct gpu_event *)(void *)opened;

@@ -12,6 +12,8 @@ enum {
 	DESCRIPTORS_OWN = 64,
 	DESCRIPTORS_OF_POOL = 6,    /* segment, ledger, bells, tiers */
 	DESCRIPTORS_OF_SESSION = 4, /* segment, connection, pidfd, doorbell */
+	/* free descriptors that the agent keeps, whatever uses the others: a driver may open some */
+	DESCRIPTORS_SPARE = 32,
 };
 
 /* descriptors_most() - return the limit of open descriptors, RLIMIT_NOFILE. */

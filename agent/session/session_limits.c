@@ -3,7 +3,9 @@
 #include "agent/base/descriptors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* The numbers of attached ordinary sessions. */
 struct attached {
@@ -98,8 +100,15 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 
 bool descriptors_left(const struct agent *agent, uint32_t wanted)
 {
+	/* All descriptors below the lowest free one are in use, also those of libraries, which are not counted below. */
+	int lowest = fcntl(agent->keeper.fd, F_DUPFD_CLOEXEC, 0);
 	uint64_t used = DESCRIPTORS_OWN;
 
+	if (lowest < 0)
+		return false;
+	close(lowest);
+	if ((uint64_t)lowest + DESCRIPTORS_SPARE + wanted > descriptors_most())
+		return false;
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		used += DESCRIPTORS_OF_POOL + agent->pools[i]->object_count + agent->pools[i]->physical.exported +
 			agent->pools[i]->timeline_count +

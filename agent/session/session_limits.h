@@ -29,7 +29,7 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 
 /*
  * descriptors_left() - return true if `wanted` more descriptors can be opened, beyond those that gpoold needs to accept
- * and refuse connections and to restart.
+ * and refuse connections, to receive requests, and to restart. Cost: two system calls.
  */
 bool descriptors_left(const struct agent *agent, uint32_t wanted);
 

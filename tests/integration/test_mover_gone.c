@@ -422,6 +422,7 @@ static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 	struct gpool *pool;
 	struct pinner pinner;
 	uint64_t dead, gone_ms;
+	uint32_t serving;
 
 	(void)state;
 	will('w');
@@ -429,7 +430,7 @@ static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 		     "= \"0 pages\"; } );\n"
 		     "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; batch_most "
 		     "= 1; };\n"
-		     "mover: { patience = \"300ms\"; };\ntrust: { death_grace = \"1s\"; };\n");
+		     "mover: { patience = \"300ms\"; };\ntrust: { death_grace = \"5s\"; };\n");
 	mover_works();
 	pool = open_worker();
 	blocks_make(pool);
@@ -444,7 +445,8 @@ static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 	will('w');
 	mover_kill();
 	AWAIT(process_of("gpoold-mover") > 0);
-	assert_int_equal(status()->pools[0].mover_pid, 0);
+	serving = status()->pools[0].mover_pid;
+	assert_true(!serving || monotonic_ms() - dead >= 5000);
 	alloc_unpinned(pool, others, 8);
 	assert_int_equal(pinner_end(&pinner), -EIO);
 	/* The last death was at most mover.patience before the agent gave up. */
@@ -606,13 +608,19 @@ static void test_pages_wait_to_be_cleared(void **state)
 {
 	struct gpool_block taken[PAGES];
 	struct gpool *red, *blue;
+	uint64_t scrubbed;
 	uint32_t cleaning;
 
 	(void)state;
-	will('h');
+	will('w');
 	begin_config(TWO_DOMAINS "mover: { patience = \"1h\"; };\n");
+	mover_works();
 	red = open_as(0, NULL, "red");
-	assert_int_equal(take(red, taken, PAGES), PAGES);
+	/* On a device whose new memory is not zero, the mover clears the pages first. */
+	for (uint32_t count = 0; count < PAGES;)
+		count += take(red, taken + count, PAGES - count);
+	mover_becomes('h');
+	scrubbed = counter(POOL_COUNT_SCRUBBED_PAGES);
 	for (uint32_t i = 0; i < PAGES; i++) {
 		memset(words_of(red, &taken[i]), 0xad, PAGE_BYTES);
 		assert_int_equal(gpool_free(red, &taken[i]), 0);
@@ -624,7 +632,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 	AWAIT(status()->pools[0].cleaning_pages > 0);
 	reload(TWO_DOMAINS "mover: { patience = \"10ms\"; };\n");
 	AWAIT(status()->pools[0].mover_gone_ms);
-	says(status()->pools[0].mover_why, "was started but does not serve yet");
+	says(status()->pools[0].mover_why, "ended (signal 9)");
 	/*
 	 * The agent knows it now: it retires no further page. The retired pages are not lent, and the status shows
 	 * them.
@@ -637,7 +645,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 	red = open_as(0, NULL, "red");
 	assert_int_equal(take(red, taken, PAGES), PAGES - cleaning);
 	gpool_close(red);
-	assert_int_equal(counter(POOL_COUNT_SCRUBBED_PAGES), 0);
+	assert_int_equal(counter(POOL_COUNT_SCRUBBED_PAGES), scrubbed);
 	mover_works();
 	AWAIT(status()->pools[0].cleaning_pages == 0);
 	for (uint32_t count = 0; count < PAGES;) {

@@ -5,7 +5,8 @@
  * and deleted. One more object is refused with an error that names the limit and the setting. Without the setting, the
  * limit is one object per page.
  *
- * Method: objects of one page that are never written, so their memory is never allocated.
+ * Method: objects of one page that are never written, so their memory is never allocated. On the double of the driver,
+ * four pages share a handle, because each handle has descriptors.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -237,8 +238,14 @@ int main(void)
 		cmocka_unit_test_teardown(test_as_many_as_may_be, stop),
 		cmocka_unit_test_teardown(test_a_reader_of_many_objects_ends, stop),
 	};
+	const char *settings = getenv("GPU_DOUBLE");
 	struct rlimit limit;
+	char large[512];
 
+	if (settings) {
+		snprintf(large, sizeof(large), "%s granularity=2m", settings);
+		setenv("GPU_DOUBLE", large, 1);
+	}
 	/* The keeper and the agent each need one descriptor per object. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_max < MANY + 1000) {
 		printf("%d descriptors are needed, RLIMIT_NOFILE allows %llu\n", MANY + 1000,

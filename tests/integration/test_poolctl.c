@@ -4,7 +4,7 @@
  * Goal: every verb works in both formats. Invalid requests are refused with the right exit status. Help, man page and
  * completion agree. --offline reads a stopped agent.
  *
- * Method: run the program of this build against a gpoold on the back end `host`, with this process as its worker, and
+ * Method: run the program of this build against a gpoold, with this process as its worker, and
  * parse the JSON.
  */
 #include "tests/integration/poolctl_process.h"
@@ -386,6 +386,7 @@ static void test_status(void **state)
 {
 	struct result result = AGENT_JSON("status");
 	const cJSON *pool;
+	char title[128];
 
 	(void)state;
 	expect(&result, OK);
@@ -395,7 +396,7 @@ static void test_status(void **state)
 	assert_int_equal(kill((pid_t)number(result.json, "front_pid"), 0), 0);
 	pool = list(&result, "pools")->child;
 	assert_string_equal(string(pool, "name"), "p0");
-	assert_string_equal(string(pool, "backend"), "host");
+	assert_string_equal(string(pool, "backend"), harness_backend());
 	assert_string_equal(string(pool, "policy"), "lru_size_aware");
 	assert_int_equal(number(pool, "page_bytes"), P0_PAGE_BYTES);
 	assert_int_equal(number(pool, "page_count"), P0_PAGES);
@@ -421,8 +422,10 @@ static void test_status(void **state)
 
 	result = AGENT("status");
 	expect(&result, OK);
-	expect_text(result.out,
-		"pool 'p0': 2048 pages of 512 KiB, 1 GiB, host back end, policy lru_size_aware, pressure low");
+	snprintf(title, sizeof(title),
+		"pool 'p0': 2048 pages of 512 KiB, 1 GiB, %s back end, policy lru_size_aware, pressure low",
+		harness_backend());
+	expect_text(result.out, title);
 	expect_text(result.out, "pool 'p1': 32 pages of 2 MiB");
 	expect_text(result.out, "needed\n");
 	expect_text(result.out, "offered\n");
@@ -1112,8 +1115,10 @@ static void test_doctor_with_agent(void **state)
 	assert_string_equal(string(doctor_line(&result, "agent"), "verdict"), "ok");
 	assert_string_equal(string(doctor_line(&result, "front"), "verdict"), "ok");
 	expect_text(string(doctor_line(&result, "agent"), "found"), "2 pools");
-	expect_text(string(doctor_line(&result, "memory"), "found"), "size of the host pools: 1.1 GiB");
-	expect_text(string(doctor_line(&result, "vm.max_map_count"), "found"), "needed 4096");
+	if (!strcmp(harness_backend(), "host")) {
+		expect_text(string(doctor_line(&result, "memory"), "found"), "size of the host pools: 1.1 GiB");
+		expect_text(string(doctor_line(&result, "vm.max_map_count"), "found"), "needed 4096");
+	}
 	result_free(&result);
 }
 

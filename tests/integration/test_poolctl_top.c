@@ -73,13 +73,15 @@ static void test_content_of_the_screen(void **state)
 {
 	struct terminal terminal;
 	struct termios before;
+	char title[64];
 
 	(void)state;
 	top_start(&terminal, NULL, "xterm", 24, 80);
 	assert_int_equal(tcgetattr(terminal.own, &before), 0);
 	terminal_await(&terminal, "q: quit");
 	assert_true(terminal.other);
-	terminal_await(&terminal, "pool 'p0': 512 pages of 512 KiB on host");
+	snprintf(title, sizeof(title), "pool 'p0': 512 pages of 512 KiB on %s", harness_backend());
+	terminal_await(&terminal, title);
 	terminal_await(&terminal, "pressure low");
 	terminal_await(&terminal, "% leased");
 	terminal_await(&terminal, "# needed 100");

@@ -124,6 +124,22 @@ static void pages_are_shown(const struct result *result, bool offline)
 	assert_int_equal(count, WANTED);
 }
 
+static void await_no_transfers(void)
+{
+	int count = 1;
+
+	for (int tries = 0; count; tries++) {
+		struct result result = TRANSFERS("-o", "json");
+
+		expect(&result, OK);
+		expect_document(&result, "transfers");
+		count = cJSON_GetArraySize(list(&result, "transfers"));
+		result_free(&result);
+		assert_true(tries < AWAIT_TRIES);
+		poll(NULL, 0, AWAIT_STEP_MS);
+	}
+}
+
 static void test_sessions_that_delay_transfers(void **state)
 {
 	struct gpool_block block;
@@ -131,12 +147,7 @@ static void test_sessions_that_delay_transfers(void **state)
 	char pid[32];
 
 	(void)state;
-	result = TRANSFERS("-o", "json");
-	expect(&result, OK);
-	expect_document(&result, "transfers");
-	assert_int_equal(cJSON_GetArraySize(list(&result, "transfers")), 0);
-	result_free(&result);
-
+	await_no_transfers(); /* pages of `cuda` are cleared before their first use */
 	red_gives_up_half();
 	assert_int_equal(gpool_alloc(blue, WANTED, NULL, &block), -ENOSPC);
 	await_retired(WANTED);
@@ -165,18 +176,7 @@ static void test_sessions_that_delay_transfers(void **state)
 
 	assert_int_equal(gpool_release_unused(red), WANTED);
 	await_retired(0);
-	for (int tries = 0;; tries++) {
-		int count;
-
-		result = TRANSFERS("-o", "json");
-		expect(&result, OK);
-		count = cJSON_GetArraySize(list(&result, "transfers"));
-		result_free(&result);
-		if (!count)
-			break;
-		assert_true(tries < 12000);
-		poll(NULL, 0, 5);
-	}
+	await_no_transfers();
 }
 
 /* ---- a name in two domains ---- */

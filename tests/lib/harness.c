@@ -42,16 +42,22 @@ const char *harness_backend(void)
 	return named && *named ? named : "host";
 }
 
-/* Copy `text`, and replace the last word of each `pattern`, "host", by harness_backend(). */
-static void backend_replace(char *to, size_t size, const char *text, const char *pattern)
+/*
+ * Copy `text`, and replace the last word of each `pattern`, "host", by harness_backend(), except after `warm`: a pool
+ * of warm copies of adapters is in host memory (gpool_lora_options.warm).
+ */
+static void backend_replace(char *to, size_t size, const char *text, const char *pattern, const char *warm)
 {
-	const char *found;
+	const char *found, *begin = text;
 	size_t used = 0;
 
 	while ((found = strstr(text, pattern)) && used < size) {
+		size_t before = strlen(warm);
+		bool is_warm = (size_t)(found - begin) >= before && !strncmp(found - before, warm, before);
+
 		found += strlen(pattern);
 		used += (size_t)snprintf(to + used, size - used, "%.*s%s", (int)(found - text) - (int)strlen("host"),
-			text, harness_backend());
+			text, is_warm ? "host" : harness_backend());
 		text = found;
 	}
 	if (used + strlen(text) >= size) {
@@ -70,7 +76,7 @@ void harness_config_apply(const char *path)
 		return; /* gpoold reports it */
 	text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
 	fclose(file);
-	backend_replace(replaced, sizeof(replaced), text, "backend = \"host");
+	backend_replace(replaced, sizeof(replaced), text, "backend = \"host", "name = \"warm\"; ");
 	file = strcmp(text, replaced) ? fopen(path, "we") : NULL;
 	if (file && (fputs(replaced, file) < 0 || fclose(file))) {
 		fprintf(stderr, "cannot write '%s'\n", path);
@@ -84,13 +90,12 @@ const char *harness_argument(const char *before, const char *argument)
 
 	if (!strcmp(before, "--config"))
 		harness_config_apply(argument);
-	/* A pool of warm copies of adapters is in host memory (gpool_lora_options.warm). */
-	if (strcmp(before, "--pool") || strstr(argument, "name=warm,"))
+	if (strcmp(before, "--pool"))
 		return argument;
 	text = malloc(POOL_TEXT_MAX);
 	if (!text)
 		abort();
-	backend_replace(text, POOL_TEXT_MAX, argument, "backend=host");
+	backend_replace(text, POOL_TEXT_MAX, argument, "backend=host", "name=warm,");
 	return text;
 }
 
