@@ -426,6 +426,7 @@ int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total)
 	return rc;
 }
 
+/* "Version Management", cuDriverGetVersion: works before cuInit(); NULL is CUDA_ERROR_INVALID_VALUE. */
 CUresult cuDriverGetVersion(int *version)
 {
 	if (!version)
@@ -494,6 +495,7 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 	}
 }
 
+/* "Error Handling", cuGetErrorString: as cuGetErrorName. */
 CUresult cuGetErrorString(CUresult error, const char **text)
 {
 	return cuGetErrorName(error, text); /* the wording is the driver's own; no test may depend on it */
