@@ -64,7 +64,7 @@ int gpu_errno(CUresult result)
 	case CUDA_ERROR_MPS_SERVER_NOT_READY:
 	case CUDA_ERROR_MPS_CLIENT_TERMINATED:
 	case CUDA_ERROR_SYSTEM_NOT_READY: return -ENODEV;
-	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: /* library and kernel module differ: there is a driver, and it is broken */
+	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: /* the library does not fit the kernel module: a broken driver */
 	default: return -EIO;
 	}
 }
