@@ -63,8 +63,8 @@ int gpu_errno(CUresult result)
 	case CUDA_ERROR_MPS_RPC_FAILURE:
 	case CUDA_ERROR_MPS_SERVER_NOT_READY:
 	case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-	case CUDA_ERROR_SYSTEM_NOT_READY:
-	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: return -ENODEV;
+	case CUDA_ERROR_SYSTEM_NOT_READY: return -ENODEV;
+	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: /* the library does not fit the kernel module: a broken driver */
 	default: return -EIO;
 	}
 }

@@ -51,6 +51,7 @@ CUresult capture_forbids(bool unsafe)
 	return CUDA_SUCCESS;
 }
 
+/* "Data types used by CUDA driver", CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: an earlier error has ended the capture. */
 CUresult capture_add(struct stream *stream, const struct operation *operation)
 {
 	struct graph *graph = stream->capture->graph;
@@ -76,6 +77,10 @@ CUresult capture_break(struct stream *stream, CUresult error)
 	return error;
 }
 
+/*
+ * "Data types used by CUDA driver", CUresult: a wait may not merge two captures (CUDA_ERROR_STREAM_CAPTURE_MERGE), use
+ * an invalid one, or make the legacy stream depend on a captured one (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT).
+ */
 CUresult capture_join(struct stream *stream, struct event *event)
 {
 	struct stream *other = event->captured_in;
@@ -221,6 +226,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Stream Management", cuThreadExchangeStreamCaptureMode: exchanges the thread's mode, one of three, with *mode. */
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -277,6 +283,7 @@ static void graph_free(struct graph *graph)
 	free(graph);
 }
 
+/* "Graph Management", cuGraphDestroy: its executable graphs remain. NULL is CUDA_ERROR_INVALID_VALUE. */
 CUresult cuGraphDestroy(CUgraph graph)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -289,6 +296,7 @@ CUresult cuGraphDestroy(CUgraph graph)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Graph Management", cuGraphExecDestroy: NULL is CUDA_ERROR_INVALID_VALUE. */
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);

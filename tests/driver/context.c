@@ -42,6 +42,7 @@ static bool device_is(CUdevice device)
 	return device >= 0 && (unsigned)device < settings.devices;
 }
 
+/* "Device Management", cuDeviceGetCount: the number of devices, which may be 0. */
 CUresult cuDeviceGetCount(int *count)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -69,6 +70,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Device Management", cuDeviceGetName: at most `length` bytes with the terminator; no such device is an error. */
 CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -83,6 +85,7 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Device Management", cuDeviceGetUuid: 16 bytes; no such device is an error. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -98,6 +101,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Device Management", cuDeviceTotalMem: the bytes of the device; no such device is an error. */
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -134,6 +138,10 @@ static int attribute_value(CUdevice_attribute attribute)
 	}
 }
 
+/*
+ * "Device Management", cuDeviceGetAttribute: an attribute outside of the enumeration is CUDA_ERROR_INVALID_VALUE, a
+ * device that does not exist CUDA_ERROR_INVALID_DEVICE.
+ */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -239,6 +247,7 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Primary Context Management", cuDevicePrimaryCtxGetState: the flags, and 1 while it is retained. */
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -254,6 +263,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Context Management", cuCtxPushCurrent: a destroyed context is CUDA_ERROR_INVALID_CONTEXT. */
 CUresult cuCtxPushCurrent(CUcontext handle)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);
@@ -314,6 +324,7 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Context Management", cuCtxGetDevice: the device of the current context, which must exist. */
 CUresult cuCtxGetDevice(CUdevice *device)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT | CALL_AFTER_FAULT);
@@ -326,6 +337,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Context Management", cuCtxSynchronize: waits for all work of the context, and returns the error of that work. */
 CUresult cuCtxSynchronize(void)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT | CALL_UNSAFE);

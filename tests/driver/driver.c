@@ -38,11 +38,7 @@ static struct {
 } calls[KINDS_MAX];
 static unsigned call_kinds;
 
-/* The same for one thread: how often it has made each call, and the modeled time of all its calls. */
-static _Thread_local struct {
-	uint64_t counts[KINDS_MAX];
-	uint64_t modeled_us;
-} thread;
+static _Thread_local uint64_t thread_calls[KINDS_MAX];
 
 /*
  * The costs that have been published, in microseconds: measurements on an A100 of a page of 2 MiB (kvcached). Other
@@ -153,11 +149,11 @@ int gpuDoubleFailed(void)
 
 /*
  * For tests: gpuDoubleThreadCalls() - return the name of the kind of call with this number, from 0, and how often the
- * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleThreadModeled() - return the time of the
- * calling thread's calls in the cost model, in microseconds.
+ * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleModeled() - return the time of all calls
+ * of the process in the cost model, in microseconds.
  */
 __attribute__((visibility("default"))) const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
-__attribute__((visibility("default"))) uint64_t gpuDoubleThreadModeled(void);
+__attribute__((visibility("default"))) uint64_t gpuDoubleModeled(void);
 
 const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count)
 {
@@ -167,13 +163,19 @@ const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count)
 	name = kind < call_kinds ? calls[kind].name : NULL;
 	pthread_mutex_unlock(&driver.lock);
 	if (name)
-		*count = thread.counts[kind];
+		*count = thread_calls[kind];
 	return name;
 }
 
-uint64_t gpuDoubleThreadModeled(void)
+uint64_t gpuDoubleModeled(void)
 {
-	return thread.modeled_us;
+	uint64_t sum = 0;
+
+	pthread_mutex_lock(&driver.lock);
+	for (unsigned i = 0; i < call_kinds; i++)
+		sum += calls[i].modeled_us;
+	pthread_mutex_unlock(&driver.lock);
+	return sum;
 }
 
 void driver_poll(unsigned *round)
@@ -320,8 +322,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	calls[call].count++;
 	us = cost_us(calls[call].name);
 	calls[call].modeled_us += us;
-	thread.counts[call]++;
-	thread.modeled_us += us;
+	thread_calls[call]++;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};
@@ -425,6 +426,7 @@ int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total)
 	return rc;
 }
 
+/* "Version Management", cuDriverGetVersion: works before cuInit(); NULL is CUDA_ERROR_INVALID_VALUE. */
 CUresult cuDriverGetVersion(int *version)
 {
 	if (!version)
@@ -493,6 +495,7 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 	}
 }
 
+/* "Error Handling", cuGetErrorString: as cuGetErrorName. */
 CUresult cuGetErrorString(CUresult error, const char **text)
 {
 	return cuGetErrorName(error, text); /* the wording is the driver's own; no test may depend on it */

@@ -177,6 +177,7 @@ CUresult cuEventQuery(CUevent handle)
 		event_reached(event, atomic_load(&event->state->recorded)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
+/* "Event Management", cuEventSynchronize: waits for the last record, or not at all if there is none. */
 CUresult cuEventSynchronize(CUevent handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);

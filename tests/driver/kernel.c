@@ -54,6 +54,7 @@ static void handlers_install(void)
 	sigaction(SIGBUS, &action, &before[1]);
 }
 
+/* "Data types used by CUDA driver", CUDA_ERROR_ILLEGAL_ADDRESS: for accesses without the right to access. */
 void kernel_run(int device, const struct operation *operation)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -103,6 +104,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Module Management", cuModuleUnload: a module that was unloaded is CUDA_ERROR_INVALID_HANDLE. */
 CUresult cuModuleUnload(CUmodule handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);

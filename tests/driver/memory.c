@@ -409,6 +409,7 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Virtual Memory Management", cuMemMap: what is mapped is not mapped again. */
 static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memory *memory)
 {
 	struct mapping **slot = &reservation->slots[(at - reservation->at) / settings.granularity];
@@ -707,6 +708,7 @@ CUresult memory_block_make(int device, uint64_t bytes, CUdeviceptr *at)
 	return CUDA_SUCCESS;
 }
 
+/* "Memory Management", cuMemFree, and "Stream Ordered Memory Allocator", cuMemFreeAsync: a returned address. */
 CUresult memory_block_free(CUdeviceptr at)
 {
 	struct reservation *reservation = reservation_at(at);

@@ -87,6 +87,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Stream Ordered Memory Allocator", cuMemPoolSetAttribute: the threshold is the one attribute here, by choice. */
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
 	CUresult result = call_enter(__func__, 0);
@@ -101,6 +102,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* "Stream Ordered Memory Allocator", cuMemPoolGetAttribute: three of its attributes. */
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
 	CUresult result = call_enter(__func__, 0);

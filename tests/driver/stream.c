@@ -177,6 +177,7 @@ static bool word_run(int device, const struct operation *operation)
 	}
 }
 
+/* "Data types used by CUDA driver", CUDA_ERROR_ILLEGAL_ADDRESS: work accesses memory that the device may not access. */
 static void operation_run(const struct stream *stream, const struct operation *operation)
 {
 	int device = stream->context->device;
@@ -408,6 +409,7 @@ void streams_end(struct context *context)
 	pthread_cond_broadcast(&driver.changed);
 }
 
+/* "Stream Management", cuStreamCreate: unknown flags are CUDA_ERROR_INVALID_VALUE. */
 static CUresult create(CUstream *handle, unsigned flags)
 {
 	struct stream *stream;
@@ -429,6 +431,7 @@ CUresult cuStreamCreate(CUstream *handle, unsigned flags)
 	return result != CUDA_SUCCESS ? result : call_leave(create(handle, flags));
 }
 
+/* "Stream Management", cuStreamCreateWithPriority: priorities are hints, and have no effect here. */
 CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priority)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -505,6 +508,10 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 	return call_leave(result);
 }
 
+/*
+ * "Data types used by CUDA driver", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: what a captured stream does not permit. That
+ * copies of pageable memory belong to it is a choice: they would wait.
+ */
 static CUresult copy_pageable(struct stream *stream, struct operation *operation, bool from_host, bool to_host)
 {
 	CUresult result;
@@ -545,6 +552,7 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, uint64_t bytes, struct st
 				    : stream_issue(stream, &operation);
 }
 
+/* "Memory Management", cuMemcpyAsync: the addresses tell host and devices apart (unified addressing). */
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -566,6 +574,7 @@ static CUresult copy_now(CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
 	return result == CUDA_SUCCESS ? stream_wait(stream, stream->issued) : result;
 }
 
+/* "Memory Management", cuMemcpyHtoD: in the default stream, and complete at the return. */
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -573,6 +582,7 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
 	return result != CUDA_SUCCESS ? result : call_leave(copy_now(to, (uintptr_t)from, bytes));
 }
 
+/* "Memory Management", cuMemcpyDtoH: in the default stream, and complete at the return. */
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -595,6 +605,7 @@ static CUresult fill(CUdeviceptr to, uint64_t value, uint32_t element, uint64_t 
 	return stream_issue(stream, &operation);
 }
 
+/* "Memory Management", cuMemsetD32Async: `count` elements of four bytes. */
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -602,6 +613,7 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream
 	return result != CUDA_SUCCESS ? result : call_leave(fill(to, value, 4, count, handle));
 }
 
+/* "Memory Management", cuMemsetD8Async: `count` bytes. */
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);

@@ -27,8 +27,10 @@ enum figure {
 struct bench {
 	const char *group;
 	const char *folder; /* an existing empty folder, which the parent removes */
+	const char *backend;
 	unsigned runs;
 	int results;           /* descriptor for samples */
+	uint64_t begin_ns;     /* begin of the group */
 	pid_t agent;           /* the keeper of the started gpoold; 0: none */
 	struct gpool *control; /* an admin session of the first pool */
 };
@@ -37,6 +39,8 @@ struct bench {
 struct bench_result {
 	uint32_t figure;
 	double value;
+	double run_ms;    /* time since the figure's last sample, or the begin of the group */
+	double driver_ms; /* the driver's part of it, if the driver is a double with a cost model; otherwise -1 */
 };
 
 /*
@@ -68,7 +72,7 @@ double percentile(double *values, size_t count, double share);
 /* random_next() - return the next number of a xorshift generator; the state must not be 0. */
 uint32_t random_next(uint64_t *state);
 
-/* ---- an agent on the host back end (daemon.c) ---- */
+/* ---- an agent (daemon.c) ---- */
 
 /*
  * daemon_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved, and wait until it serves.

@@ -1,4 +1,4 @@
-/* daemon.c - a gpoold for gpool-bench, on the host back end, in the group's folder. */
+/* daemon.c - a gpoold for gpool-bench, in the group's folder. */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"
@@ -69,8 +69,8 @@ static _Noreturn void program_become(
 
 	socket_folder(bench, folder);
 	snprintf(log, sizeof(log), "%s/gpoold.log", bench->folder);
-	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=%" PRIu64 "KB,reserved=0%s",
-		device->bytes / 1024, device->page_bytes / 1024, device->more);
+	snprintf(pool, sizeof(pool), "name=bench,backend=%s,size=%" PRIu64 "KiB,page_size=%" PRIu64 "KB,reserved=0%s",
+		bench->backend, device->bytes / 1024, device->page_bytes / 1024, device->more);
 	arguments[count++] = program;
 	arguments[count++] = "--foreground";
 	arguments[count++] = "--dir";

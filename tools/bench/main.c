@@ -46,7 +46,8 @@ struct session {
 	unsigned runs; /* 0: the default of each group */
 	bool wanted[FIGURES];
 	char folder[64];
-	struct figure_values values[FIGURES];
+	const char *backend;
+	struct figure_samples samples[FIGURES];
 };
 
 static volatile pid_t running; /* the group's process, which ends when this process ends */
@@ -84,7 +85,13 @@ static unsigned runs_of(const struct session *session, enum group group)
 static _Noreturn void group_become(const struct session *session, enum group group, const char *folder, int results)
 {
 	struct bench bench = {
-		.group = groups[group].name, .folder = folder, .runs = runs_of(session, group), .results = results};
+		.group = groups[group].name,
+		.folder = folder,
+		.backend = session->backend,
+		.runs = runs_of(session, group),
+		.results = results,
+		.begin_ns = monotonic_ns(),
+	};
 
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
 		signal(end_signals[i], SIG_DFL);
@@ -116,6 +123,7 @@ static void progress_clear(const struct session *session)
 /* Read samples until the group closes the pipe. Each sample is written and read as a whole. */
 static int results_collect(struct session *session, enum group group, int results)
 {
+	struct figure_samples *samples;
 	struct bench_result result;
 	size_t done = 0;
 	ssize_t length;
@@ -131,8 +139,13 @@ static int results_collect(struct session *session, enum group group, int result
 			progress_show(session, group, done, (unsigned)result.value);
 			continue;
 		}
-		error = values_add(&session->values[result.figure], result.value);
-		done = session->values[result.figure].count;
+		samples = &session->samples[result.figure];
+		error = values_add(&samples->values, result.value);
+		if (!error)
+			error = values_add(&samples->run, result.run_ms);
+		if (!error && result.driver_ms >= 0)
+			error = values_add(&samples->driver, result.driver_ms);
+		done = samples->values.count;
 		progress_show(session, group, done, 0);
 	}
 	progress_clear(session);
@@ -192,6 +205,12 @@ static bool group_wanted(const struct session *session, enum group group)
 	return false;
 }
 
+/* Return true if the back end calls a driver. */
+static bool is_driver(const struct session *session)
+{
+	return strcmp(session->backend, "host") != 0;
+}
+
 /* Print the selected figures of a group. Return false if one is missing. */
 static bool group_report(struct session *session, enum group group)
 {
@@ -200,9 +219,9 @@ static bool group_report(struct session *session, enum group group)
 	for (int i = 0; i < FIGURES; i++) {
 		if (figure_texts[i].group != group || !session->wanted[i])
 			continue;
-		if (session->values[i].count)
-			report_figure(session->json, (enum figure)i, &session->values[i]);
-		if (session->values[i].count < runs_of(session, group))
+		if (session->samples[i].values.count)
+			report_figure(session->json, is_driver(session), (enum figure)i, &session->samples[i]);
+		if (session->samples[i].values.count < runs_of(session, group))
 			complete = false;
 	}
 	fflush(stdout);
@@ -224,7 +243,7 @@ static int measure(struct session *session)
 		return CODE_FAILED;
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	report_begin(session->json);
+	report_begin(session->json, is_driver(session));
 	for (int group = 0; group < GROUPS && !interrupted; group++) {
 		if (!group_wanted(session, (enum group)group))
 			continue;
@@ -267,12 +286,16 @@ static bool name_want(struct session *session, const char *name)
 	return any;
 }
 
-enum { OPTION_RUNS = OPTION_COMMON, OPTION_LIST, OPTION_AGAINST, OPTION_ROUNDS };
+enum { OPTION_RUNS = OPTION_COMMON, OPTION_BACKEND, OPTION_LIST, OPTION_AGAINST, OPTION_ROUNDS };
 
 static const struct option_spec options[] = {
 	OPTION_ROW_OUTPUT,
 	OPTION(OPTION_RUNS, 0, "runs", "N",
 		"Number of samples of each figure, 1 to 1000. The default depends on the figure."),
+	OPTION(OPTION_BACKEND, 0, "backend", "NAME",
+		"Back end of the pools: host, or cuda with its first device. The default is host. With cuda, two more "
+		"columns are printed: the median of the times between two samples, and the time of the driver's calls "
+		"in them, which is known only if the driver is the tests' double, with its cost model."),
 	OPTION(OPTION_AGAINST, 0, "against", "DIR",
 		"Measure the build in DIR, such as build/release of an older version, and this one alternately. Print "
 		"this build's figures divided by the older one's: the median, least and largest ratio of the rounds."),
@@ -301,6 +324,13 @@ static int run(const struct command *command)
 		return CODE_USAGE;
 	if (command->values[OPTION_ROUNDS] && !command->values[OPTION_AGAINST]) {
 		complain("--rounds needs --against");
+		return CODE_USAGE;
+	}
+	session.backend = command->values[OPTION_BACKEND] ? command->values[OPTION_BACKEND] : "host";
+	if (strcmp(session.backend, "host") && strcmp(session.backend, "cuda"))
+		return option_refuse(command, OPTION_BACKEND, "'%s' is not host or cuda", session.backend);
+	if (is_driver(&session) && command->values[OPTION_AGAINST]) {
+		complain("--against compares builds on the back end host");
 		return CODE_USAGE;
 	}
 	session.json = command->json;
@@ -338,7 +368,7 @@ int main(int argc, char **argv)
 		.name = "gpool-bench",
 		.usage = "[OPTION]... [NAME]...",
 		.summary =
-			"Measures gpool on this machine, with an agent of its own on the host back end. A NAME selects "
+			"Measures gpool on this machine, with an agent of its own. A NAME selects "
 			"a figure, a group of figures, or all groups whose names begin with NAME and an underscore, "
 			"such as malloc_async_random. Without a NAME, all figures are measured except those that "
 			"--list marks with '*'; this takes some minutes. The environment variable GPOOLD is the path "

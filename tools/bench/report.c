@@ -54,19 +54,22 @@ static const char *number(double value, char text[32])
 	return text;
 }
 
-void report_begin(bool json)
+void report_begin(bool json, bool driver)
 {
 	if (json)
 		return;
 	printf("gpool-bench %s on %s\n\n", gpool_version(), machine());
-	printf("%-22s %9s %9s %9s  %-5s %6s %5s  %s\n", "bench", "median", "min", "max", "unit", "goal", "runs",
-		"description");
+	printf("%-28s %9s %9s %9s  %-6s %6s %5s  ", "bench", "median", "min", "max", "unit", "goal", "runs");
+	if (driver)
+		printf("%9s %9s  ", "run ms", "driver ms");
+	puts("description");
 }
 
-void report_figure(bool json, enum figure figure, struct figure_values *values)
+void report_figure(bool json, bool driver, enum figure figure, struct figure_samples *samples)
 {
 	const struct figure_text *text = &figure_texts[figure];
-	char middle[32], low[32], high[32], goal[32] = "-";
+	struct figure_values *values = &samples->values;
+	char middle[32], low[32], high[32], goal[32] = "-", run[32] = "-", calls[32] = "-";
 	double of_all = median(values->values, values->count); /* sorts */
 
 	number(of_all, middle);
@@ -74,15 +77,25 @@ void report_figure(bool json, enum figure figure, struct figure_values *values)
 	number(values->values[values->count - 1], high);
 	if (text->goal > 0)
 		snprintf(goal, sizeof(goal), "%g", text->goal);
+	if (driver) {
+		number(median(samples->run.values, samples->run.count), run);
+		if (samples->driver.count)
+			number(median(samples->driver.values, samples->driver.count), calls);
+	}
 	if (!json) {
-		printf("%-28s %9s %9s %9s  %-6s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal,
-			values->count, text->text);
+		printf("%-28s %9s %9s %9s  %-6s %6s %5zu  ", text->name, middle, low, high, text->unit, goal,
+			values->count);
+		if (driver)
+			printf("%9s %9s  ", run, calls);
+		puts(text->text);
 		return;
 	}
 	printf("{\"bench\": \"%s\", \"unit\": \"%s\", \"median\": %s, \"min\": %s, \"max\": %s, \"runs\": %zu",
 		text->name, text->unit, middle, low, high, values->count);
 	if (text->goal > 0)
 		printf(", \"goal\": %s", goal);
+	if (driver && samples->driver.count)
+		printf(", \"run_ms\": %s, \"driver_ms\": %s", run, calls);
 	printf(", \"machine\": \"%s\"}\n", machine());
 }
 

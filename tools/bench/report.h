@@ -29,8 +29,14 @@ struct figure_values {
 
 int values_add(struct figure_values *values, double value);
 
-void report_begin(bool json);
-void report_figure(bool json, enum figure figure, struct figure_values *values);
+/* run: times of a run in ms. driver: the driver's part of them, or no values. */
+struct figure_samples {
+	struct figure_values values, run, driver;
+};
+
+/* report_begin() - driver: the table has columns for the times of a run. */
+void report_begin(bool json, bool driver);
+void report_figure(bool json, bool driver, enum figure figure, struct figure_samples *samples);
 /* report_ratios_begin(), report_ratio() - print a figure of this build relative to an older one; see against.h. */
 void report_ratios_begin(bool json, const char *folder);
 void report_ratio(bool json, enum figure figure, struct figure_values *older, struct figure_values *newer,

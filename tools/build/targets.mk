@@ -50,11 +50,13 @@ $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ) $(NATIVE_OBJ): | need-deps
 .PHONY: demo bench bench-python
 # BACKEND: host, cuda, or cuda-double: the back end `cuda` on the tests' double of the driver.
 BACKEND ?= host
+# Groups of gpool-bench fork after they have used the driver, write to pages, and use pools of up to 80 GB.
+BENCH_DOUBLE := memory=128g fork=1 cpu_access=1
 demo: all $(if $(filter cuda-double,$(BACKEND)),driver-double) ## demonstrate gpool, without a GPU; BACKEND= host, cuda or cuda-double
 	$(Q)$(if $(filter cuda-double,$(BACKEND)),CONFIG=$(CONFIG) tests/driver/run) $(B)/gpool-demo --backend $(BACKEND:-double=) --report build/demo.html $(DEMO_ARGS)
 
-bench: all ## run gpool-bench with the arguments BENCH_ARGS=
-	$(Q)$(B)/gpool-bench $(BENCH_ARGS)
+bench: all $(if $(filter cuda-double,$(BACKEND)),driver-double) ## run gpool-bench with the arguments BENCH_ARGS=; BACKEND= as for demo
+	$(Q)$(if $(filter cuda-double,$(BACKEND)),CONFIG=$(CONFIG) tests/driver/run $(BENCH_DOUBLE)) $(B)/gpool-bench --backend $(BACKEND:-double=) $(BENCH_ARGS)
 
 .PHONY: bench-against
 bench-against: all ## build the revision REV= below build/against, and measure it and this tree alternately, with BENCH_ARGS=

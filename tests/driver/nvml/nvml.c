@@ -22,6 +22,7 @@ ENTRY const char *nvmlErrorString(int result);
 
 static int (*memory_of)(int device, uint64_t *free_bytes, uint64_t *total);
 
+/* "Initialization and Cleanup", nvmlInit_v2: fails without a driver. */
 int nvmlInit_v2(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -31,11 +32,13 @@ int nvmlInit_v2(void)
 	return memory_of ? NVML_SUCCESS : NVML_LIBRARY;
 }
 
+/* "Initialization and Cleanup", nvmlShutdown: NVML_ERROR_UNINITIALIZED before nvmlInit_v2(). */
 int nvmlShutdown(void)
 {
 	return memory_of ? NVML_SUCCESS : NVML_UNINITIALIZED;
 }
 
+/* "Device Queries", nvmlDeviceGetHandleByUUID: NVML_ERROR_NOT_FOUND if no device has it. */
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 {
 	uint64_t free_bytes, total;
@@ -55,6 +58,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 	return NVML_NOT_FOUND;
 }
 
+/* "Device Queries", nvmlDeviceGetMemoryInfo: total, free and used bytes. */
 int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
 {
 	uint64_t free_bytes, total;
@@ -67,6 +71,7 @@ int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
 	return NVML_SUCCESS;
 }
 
+/* "Error Reporting", nvmlErrorString: a text for any number. */
 const char *nvmlErrorString(int result)
 {
 	return result == NVML_SUCCESS ? "Success" : result == NVML_NOT_FOUND ? "Not Found" : "Error";
