@@ -15,7 +15,7 @@ from ._identity import namespace_of
 from ._messages import Answers, Orders
 from ._metrics import Stats, stats_of
 from ._settings import Settings, attach, pool_name
-from ._sharing import COPIES_MOST, Sharing
+from ._sharing import Sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -147,7 +147,7 @@ class Scheduler:
             self._promised += missing
             return None
         if self._sharing is not None:
-            self.balloon.arrange(computed // self._block_tokens, missing - 1)
+            self.balloon.arrange(missing - 1)
         return 0
 
     def _claim(self, request: Request, computed: int) -> bool:
@@ -185,24 +185,26 @@ class Scheduler:
     def build(self, output: SchedulerOutput) -> Orders:
         """Return the operations of the step."""
         balloon = self.balloon
-        if self._sharing is not None:
-            self._publish(output, self._sharing)
+        sharing = self._sharing
+        last = self._publish(output, sharing) if sharing is not None else []
+        publish = sharing.publish_chunk if sharing is not None else None
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         every |= self._freed
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
         if not self._requests:
-            balloon.settle(0, every=True)
+            balloon.settle(0, publish, every=True)
             balloon.offer()
             self._settled = True
         else:
             self._unstick(output)
             if look or balloon.refusals:
-                balloon.settle(spare, every)
+                balloon.settle(spare, publish, every)
             if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
                 balloon.offer()
             if time.monotonic() >= self._yield_until:
                 balloon.grow(spare)
+            balloon.continue_after(last)
         self._dirty = self._freed = False
         self._need = self._short = self._promised = 0
         balloon.step += 1
@@ -227,15 +229,23 @@ class Scheduler:
         blocks = 2 * len(self._admitted) + -(-tokens // self._block_tokens)
         return blocks * self._groups + self._need + self._short
 
-    def _publish(self, output: SchedulerOutput, sharing: Sharing) -> None:
-        scheduled, due = output.num_scheduled_tokens, sharing.due
-        sharing.copies = COPIES_MOST if output.total_num_scheduled_tokens > len(scheduled) else 1
-        for request_id, tokens in scheduled.items():
+    def _publish(self, output: SchedulerOutput, sharing: Sharing) -> List[int]:
+        """Publish the chunks that the step fills; return the last blocks of the requests that then need another one."""
+        last: List[int] = []
+        for request_id in output.preempted_req_ids or ():
+            sharing.forget(request_id)
+        for request_id, tokens in output.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
-            if request is not None:
-                done = request.num_computed_tokens + tokens
-                if done >= due.get(request_id, sharing.chunk_tokens):
-                    sharing.publish(request, done, self._manager.get_block_ids(request_id)[0])
+            if request is None:
+                continue
+            done = request.num_computed_tokens + tokens
+            if done >= sharing.due.get(request_id, self._block_tokens):
+                blocks = self._manager.get_block_ids(request_id)[0]
+                sharing.note(request, done, blocks)
+                if done == len(blocks) * self._block_tokens:
+                    last.append(blocks[-1])
+        sharing.publish()
+        return last
 
     def _unstick(self, output: SchedulerOutput) -> None:
         """End the claims of waiting requests if the pool has no room and no request is running."""
