@@ -28,6 +28,8 @@ logger = logging.getLogger("vllm.gpool")
 
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
+AHEAD_TOKENS = 16
+"""tokens of each running request for which blocks are kept free, because a commit takes some steps"""
 LOOK_STEPS = 16
 """steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
@@ -59,6 +61,7 @@ class Scheduler:
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
         self._promised = 0  # blocks that waiting requests need which this step has put off
+        self._ahead = 0  # blocks that running requests need soon
         self._dirty = True
         self._settled = False
         self._freed = False  # blocks of requests that had ended before
@@ -214,20 +217,23 @@ class Scheduler:
         return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
 
     def _spare(self, output: SchedulerOutput) -> int:
-        """Return the number of free blocks that the next step may need."""
-        tokens = 0
+        """Return the number of free blocks that the next steps may need."""
         scheduled = output.num_scheduled_tokens
-        if not output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted):  # not one token for each
+        same = output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted)  # one token for each
+        if not same or self.balloon.step % (AHEAD_TOKENS // 2) == 0:
+            tokens = self._ahead = 0
             for request_id in list(self._admitted):
                 request = self._requests[request_id]
                 if request.status != self._running:
                     self._admitted.discard(request_id)
                     self._dirty = True
-                else:
-                    tokens += max(0, request.num_tokens - request.num_computed_tokens - scheduled.get(request_id, 0))
-        tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
-        blocks = 2 * len(self._admitted) + -(-tokens // self._block_tokens)
-        return blocks * self._groups + self._need + self._short
+                    continue
+                done = request.num_computed_tokens + scheduled.get(request_id, 0)
+                self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
+                tokens += max(0, request.num_tokens - done)
+            tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
+            self._ahead += -(-tokens // self._block_tokens)
+        return self._ahead * self._groups + self._need + self._short
 
     def _publish(self, output: SchedulerOutput, sharing: Sharing) -> List[int]:
         """Publish the chunks that the step fills; return the last blocks of the requests that then need another one."""
