@@ -14,6 +14,8 @@ from unittest import mock
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
 
 from simulated import BLOCK_TOKENS, SLOT, Engine, config_of, states_of, torch  # noqa: E402
+from vllm.config import KVEventsConfig  # noqa: E402
+from vllm.distributed.kv_events import BlockStored  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
 from harness import Agent, gpool  # noqa: E402
@@ -328,6 +330,23 @@ class Sharing(Simulated):
         first.run()
         first.check()
         second.check()
+
+    def test_events_of_mapped_blocks_have_their_tokens(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 200), 5)
+        first.run()
+        second = self.engine(kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"))
+        prompt = tokens(1, 100) + tokens(2, 50)
+        published: List[Any] = []
+        with mock.patch.object(second.scheduler.kv_event_publisher, "publish", published.append):
+            second.add("b", prompt, 5)
+            second.run()
+        second.check()
+        self.assertEqual(second.cached["b"], 100 // BLOCK_TOKENS * BLOCK_TOKENS)
+        stored = [event for batch in published for event in batch.events if isinstance(event, BlockStored)]
+        self.assertEqual(stored[0].token_ids, prompt[:BLOCK_TOKENS])
+        for event in stored:
+            self.assertEqual(len(event.token_ids), len(event.block_hashes) * BLOCK_TOKENS)
 
     def test_blocks_that_are_lost_in_use_are_computed_again(self) -> None:
         first = self.engine()

@@ -434,10 +434,13 @@ class Balloon:
         """Order vLLM's free blocks so that requests which take one each get the blocks behind their `last` ones, or
         those of a chunk of their own.
         """
-        size, empty = self.geometry.chunk_blocks, None
-        for block in reversed(last) if size > 1 else ():
+        size = self.geometry.chunk_blocks
+        if size == 1:
+            return
+        empty: Optional[List[int]] = None
+        for block in reversed(last):
             after = self.pool.blocks[block + 1] if (block + 1) % size else None
-            if after and after.ref_cnt == 0 and after.block_hash is None and not after.is_null:
+            if after is not None and after.ref_cnt == 0 and after.block_hash is None:
                 self._first([after])
                 continue
             empty = self._empty() if empty is None else empty

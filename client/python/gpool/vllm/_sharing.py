@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 from .._pool import Pool
 from ._balloon import Balloon, State
@@ -57,7 +57,7 @@ class Sharing:
         self._noted: Dict[str, int] = {}  # request: number of its blocks that note() has seen
         self._filled: Dict[int, Filled] = {}  # block: its last content that can be shared
         self._follows: Dict[int, int] = {}  # chunk: the one with the block before its own
-        self._touched: Set[int] = set()  # chunks with blocks that this step fills
+        self._touched: Dict[int, None] = {}  # chunks with blocks that this step fills, in the order of their prefixes
 
     def forget(self, request_id: str) -> None:
         """Remove all records of a request."""
@@ -125,7 +125,8 @@ class Sharing:
         for block, filled in zip(self._balloon.blocks(chunk), content):
             if filled is None or filled.place >= len(pool.blocks):
                 continue
-            place, source = filled.place, request
+            place = filled.place
+            source: Any = request
             if place >= len(request.block_hashes) or request.block_hashes[place] != filled.hash:
                 if pool.enable_kv_cache_events:
                     continue  # an event would contain the tokens, which only a request has
@@ -148,7 +149,7 @@ class Sharing:
             block, before = block_ids[place], block_ids[place - 1] if place else block_ids[place]
             self._filled[block] = Filled(place, request.block_hashes[place])
             chunk, follows = self._balloon.chunk_of(block), self._balloon.chunk_of(before)
-            self._touched.add(chunk)
+            self._touched[chunk] = None
             if chunk != follows:
                 self._follows[chunk] = follows
         self._noted[request.request_id] = full
@@ -156,7 +157,7 @@ class Sharing:
 
     def publish(self) -> None:
         """Publish the chunks that the next step fills."""
-        for chunk in sorted(self._touched):
+        for chunk in self._touched:
             if all(block.block_hash is not None for block in self._balloon.blocks(chunk)):
                 self.publish_chunk(chunk)
         self._touched.clear()
