@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """bench.py - measure vLLM on gpool beside stock vLLM; `make bench-engines` runs it in build/engines.
 
-usage: bench.py [overhead] [gain]
+usage: bench.py [overhead] [gain] [sharing]
 
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
              which work in turn on the same prompts
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
              both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
+  sharing    the part of the tokens that the second one of two engines finds cached, beside that of one engine that
+             serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
-Environment: ROUNDS (default 5); for gain: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has
-one, as with large models on a GPU), and PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The figures are those of
-a small model on a CPU.
+Environment: ROUNDS (default 5); for gain and sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with
+256 it has one, as with large models on a GPU); for gain: PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The
+figures are those of a small model on a CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from harness import Agent  # noqa: E402
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 BLOCK = int(os.environ.get("BLOCK", "32"))
-PAGE = 512 << 10
+PAGE, PAGE_TOKENS = 512 << 10, 256
 PAGES = int(os.environ.get("PAGES", "48"))
 BURST, PROMPT, ANSWER = 16, 400, 60
 PREFIXES, SHORTEST, LONGEST = 40, 32, 384
@@ -154,11 +156,45 @@ def gain() -> None:
             agent.stop()
 
 
+def sharing() -> None:
+    """Print the hit rates of the second engine, and of one engine for the same requests."""
+    path = model(BUILD / "engines-model")
+    pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: what running requests need besides
+    rates: List[float] = []
+    expected: List[List[Any]] = []
+    for name, count in (("one engine that serves both", 1), ("second engine, shared prefixes", 2)):
+        agent = Agent(pool=f"name=p0,backend=host,size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+        options: Dict[str, Any] = {"max_num_seqs": BURST, "block_size": BLOCK, "kv_cache_memory_bytes": pages * PAGE}
+        engines = [Engine(path, agent.directory if count > 1 else None, **options) for _ in range(count)]
+        try:
+            found: List[List[Any]] = []
+            cached = asked = 0
+            for engine in engines:
+                engine.ready()
+            for number in range(2 * ROUNDS):
+                prompts = bursts(3 * number + number % 2)[number % 2]
+                answers = engines[number % count].generate(prompts, ANSWER)
+                found.append([answer.tokens for answer in answers])
+                if number % 2:
+                    cached += sum(answer.cached for answer in answers)
+                    asked += sum(map(len, prompts))
+        finally:
+            for engine in engines:
+                engine.stop()
+            agent.stop()
+        rates.append(cached / asked)
+        expected = expected or found
+        if found != expected:
+            sys.exit("the answers of two engines differ from those of one")
+        print(f"  {name}: {100 * rates[-1]:.2f} % of the tokens cached", flush=True)
+    print(f"  ratio {rates[1] / rates[0]:.3f}; all answers are identical")
+
+
 def main() -> None:
     print(machine())
-    for name in sys.argv[1:] or ["overhead", "gain"]:
+    for name in sys.argv[1:] or ["overhead", "gain", "sharing"]:
         print(name, flush=True)
-        {"overhead": overhead, "gain": gain}[name]()
+        {"overhead": overhead, "gain": gain, "sharing": sharing}[name]()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ lost, mixed up, or used too early shows, in thousands of steps per second.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import shutil
@@ -80,9 +81,9 @@ def _model() -> str:
     return folder
 
 
-def config_of(directory: str, extra: Dict[str, Any], **arguments: Any) -> VllmConfig:
-    """Return vLLM's configuration of an engine on the agent in `directory`."""
-    transfer = KVTransferConfig(
+def config_of(directory: Optional[str], extra: Dict[str, Any], **arguments: Any) -> VllmConfig:
+    """Return vLLM's configuration of an engine on the agent in `directory`; None: of stock vLLM."""
+    transfer = directory and KVTransferConfig(
         kv_connector="GpoolConnector",
         kv_connector_module_path="gpool.vllm",
         kv_role="kv_both",
@@ -99,7 +100,7 @@ def config_of(directory: str, extra: Dict[str, Any], **arguments: Any) -> VllmCo
         "max_num_batched_tokens": 512,
         "enable_prefix_caching": True,
         "prefix_caching_hash_algo": "sha256_cbor",
-        "kv_transfer_config": transfer,
+        "kv_transfer_config": transfer or None,
         "enforce_eager": True,
     }
     options.update(arguments)
@@ -107,10 +108,15 @@ def config_of(directory: str, extra: Dict[str, Any], **arguments: Any) -> VllmCo
 
 
 class Engine:
-    """A simulated engine. workers: ranks, each with a range of its own."""
+    """A simulated engine. directory: of the agent; None: stock vLLM. workers: ranks, each with a range of its own."""
 
     def __init__(
-        self, directory: str, blocks: int = 256, workers: int = 1, extra: Optional[Dict[str, Any]] = None, **more: Any
+        self,
+        directory: Optional[str],
+        blocks: int = 256,
+        workers: int = 1,
+        extra: Optional[Dict[str, Any]] = None,
+        **more: Any,
     ) -> None:
         self.config = config_of(directory, extra or {}, **more)
         init_none_hash(sha256_cbor)
@@ -124,18 +130,19 @@ class Engine:
         with set_current_vllm_config(self.config):
             for rank in range(workers):
                 self.config.parallel_config.rank = rank
-                worker = GpoolConnector(self.config, KVConnectorRole.WORKER, kv)
-                with worker.get_mem_pool_context():  # type: ignore[union-attr]
+                worker = directory and GpoolConnector(self.config, KVConnectorRole.WORKER, kv)
+                with worker.get_mem_pool_context() if worker else contextlib.nullcontext():
                     buffer = torch.zeros(blocks * BLOCK_BYTES, dtype=torch.int8, device="cpu")
-                worker.register_kv_caches({"layer": buffer.view(blocks, BLOCK_BYTES)})
-                self.workers.append(worker)
+                if worker:
+                    worker.register_kv_caches({"layer": buffer.view(blocks, BLOCK_BYTES)})
+                    self.workers.append(worker)
                 self.memory.append(buffer.view(torch.int64).view(blocks, BLOCK_TOKENS, SLOT))
             self.config.parallel_config.rank = 0
             self.scheduler = Scheduler(
                 self.config, kv, StructuredOutputManager(self.config), BLOCK_TOKENS, BLOCK_TOKENS, log_stats=False
             )
         self.connector: GpoolConnector = self.scheduler.connector
-        self.balloon = self.connector._of_scheduler.balloon
+        self.balloon = self.connector._of_scheduler.balloon if directory else None
         self.aggregator = KVOutputAggregator(workers)
         self.answers: Dict[str, List[int]] = {}
         self.cached: Dict[str, int] = {}
@@ -148,10 +155,17 @@ class Engine:
     # ---- requests ----
 
     def add(self, name: str, prompt: List[int], count: int) -> None:
+        self.prompts[name] = (prompt, count)
+        self.scheduler.add_request(self._request(name, prompt, count))
+
+    def _request(self, name: str, prompt: List[int], count: int) -> Request:
         parameters = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
         parameters._eos_token_id = None
-        self.prompts[name] = (prompt, count)
-        self.scheduler.add_request(Request(name, list(prompt), parameters, None, block_hasher=self.hasher))
+        return Request(name, list(prompt), parameters, None, block_hasher=self.hasher)
+
+    def hashes(self, prompt: List[int]) -> List[bytes]:
+        """Return vLLM's hashes of the full blocks of a prompt."""
+        return list(self._request("", prompt, 1).block_hashes)
 
     def run(self, limit: int = 20000) -> None:
         """Step until all requests are answered and the engine is idle."""
@@ -184,7 +198,7 @@ class Engine:
         output = self.scheduler.schedule()
         self.steps += 1
         self.empty += not output.total_num_scheduled_tokens
-        results = [self._execute(rank, output) for rank in range(len(self.workers))]
+        results = [self._execute(rank, output) for rank in range(len(self.memory))]
         result = self.aggregator.aggregate(results) if len(results) > 1 else results[0]
         for made in self.scheduler.update_from_output(output, result).values():
             for one in made.outputs:
@@ -192,11 +206,22 @@ class Engine:
         return True
 
     def _execute(self, rank: int, output: Any) -> ModelRunnerOutput:
-        worker = self.workers[rank]
-        worker.handle_preemptions(output.kv_connector_metadata)
-        worker.bind_connector_metadata(output.kv_connector_metadata)
+        worker = self.workers[rank] if self.workers else None
+        if worker:
+            worker.handle_preemptions(output.kv_connector_metadata)
+            worker.bind_connector_metadata(output.kv_connector_metadata)
         names = list(output.num_scheduled_tokens)
         tokens = [self._forward(rank, name, output.num_scheduled_tokens[name]) for name in names]
+        about = self._after(worker) if worker else None
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=tokens,
+            kv_connector_output=about,
+        )
+
+    def _after(self, worker: GpoolConnector) -> KVConnectorOutput:
+        """Call a worker's connector after the forward pass, as vLLM does."""
         worker.wait_for_save()
         about = KVConnectorOutput(
             finished_sending=set(self.sent),
@@ -207,12 +232,7 @@ class Engine:
             self.wrong.clear()  # this step's content is computed again
         worker.clear_connector_metadata()
         self.sent.clear()
-        return ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: place for place, name in enumerate(names)},
-            sampled_token_ids=tokens,
-            kv_connector_output=about,
-        )
+        return about
 
     def _forward(self, rank: int, name: str, count: int) -> List[int]:
         """Check the content of a request's earlier tokens, write that of the next `count`; return its next token."""
@@ -243,7 +263,8 @@ class Engine:
     def close(self) -> None:
         """End the engine's sessions, as its processes' end would."""
         self.memory.clear()
-        self.connector.shutdown()
+        if self.connector:
+            self.connector.shutdown()
         for worker in self.workers:
             worker.shutdown()
 

@@ -13,13 +13,16 @@ from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
 
-from simulated import BLOCK_TOKENS, Engine, config_of  # noqa: E402
+from simulated import BLOCK_TOKENS, SLOT, Engine, config_of, states_of, torch  # noqa: E402
+from vllm.config import KVEventsConfig  # noqa: E402
+from vllm.distributed.kv_events import BlockStored  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
 from harness import Agent, gpool  # noqa: E402
 
 from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
+from gpool.vllm._messages import Filled, pack  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
 PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
@@ -190,7 +193,7 @@ class OneEngine(Simulated):
         engine.check()
         self.assertEqual(engine.balloon.pool.get_usage(), 0)
         # The objects are still published, and are mapped again.
-        self.assertEqual(engine.cached["b"], 300 // CHUNK_TOKENS * CHUNK_TOKENS)
+        self.assertEqual(engine.cached["b"], 300 // BLOCK_TOKENS * BLOCK_TOKENS)
         self.balanced(engine)
 
 
@@ -217,7 +220,7 @@ class Sharing(Simulated):
         third.add("c", prompt[:300] + tokens(2, 100), 20)
         third.run()
         third.check()
-        self.assertEqual(third.cached["c"], 4 * CHUNK_TOKENS)
+        self.assertEqual(third.cached["c"], 300 // BLOCK_TOKENS * BLOCK_TOKENS)
         self.balanced(third)
 
     def test_engines_of_other_models_find_nothing(self) -> None:
@@ -253,6 +256,98 @@ class Sharing(Simulated):
         second.check()
         self.assertEqual(second.cached["b"], 0)
 
+    def test_an_object_with_false_metadata_is_refused(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 200), 5)
+        first.run()
+        name_hash = first.hashes(tokens(1, 200))[0]
+        digest = first.workers[0]._of_worker._namespace.digest
+        with self.agent.pool() as pool:
+            names = [info.name for info in pool.objects()]
+            first.close()
+            self.engines.remove(first)
+            name = next(name for name in names if name.endswith(name_hash.hex()))
+            other = (Filled(0, bytes(32)), None, None, None)
+            far = (Filled(0, name_hash), Filled(1 << 31, name_hash), Filled(7, bytes(32)), None)
+            for number, (value, cached) in enumerate(
+                (
+                    (b"", 0),
+                    (digest, 0),
+                    (digest + b"x", 0),
+                    (digest + pack(far + far), 0),
+                    (digest + pack(other), 0),
+                    (digest + pack(far), BLOCK_TOKENS),  # has the block, and others that do not exist
+                )
+            ):
+                with self.subTest(value=value):
+                    for info in list(pool.objects()):
+                        pool.delete_object(info.name)
+                    with pool.reserve_range(1) as memory:
+                        memory.commit(0, 1)
+                        self.fill(memory, tokens(1, 200))
+                        memory.publish(0, 1, name, key=_worker.METADATA_KEY, value=value).close()
+                        engine = self.engine()
+                        engine.add(str(number), tokens(1, 200), 5)
+                        engine.run()
+                        engine.check()
+                        self.assertEqual(engine.cached[str(number)], cached)
+                        self.balanced(engine)
+                        engine.close()
+                        self.engines.remove(engine)
+
+    def fill(self, memory: Any, prompt: List[int]) -> None:
+        """Write the content of a prompt's first block."""
+        words = torch.from_dlpack(memory.view("int64")).view(-1, BLOCK_TOKENS, SLOT)
+        states = torch.tensor(states_of(prompt[:BLOCK_TOKENS]))
+        for word in (0, SLOT // 2, SLOT - 1):
+            words[0, :, word] = states + word
+
+    def test_two_engines_find_what_one_would(self) -> None:
+        found = {}
+        for kind, count in (("stock", 1), ("gpool", 2)):
+            engines = [self.engine() if kind == "gpool" else Engine(None) for _ in range(count)]
+            found[kind] = 0
+            for number in range(24):
+                chosen = random.Random(number)
+                prefix = tokens(chosen.randrange(6), 150)[: chosen.randrange(20, 150)]
+                engine = engines[number % count]
+                engine.add(str(number), prefix + tokens(100 + number, 40), 10)
+                engine.run()
+                engine.check()
+                found[kind] += engine.cached[str(number)]
+        self.assertGreater(found["stock"], 24 * BLOCK_TOKENS)
+        self.assertGreaterEqual(found["gpool"], 0.98 * found["stock"])
+
+    def test_an_engine_finds_what_another_one_is_still_using(self) -> None:
+        first, second = self.engine(), self.engine()
+        first.add("a", tokens(1, 200), 200)
+        while "a" not in first.cached:
+            first.step()
+        first.step()
+        second.add("b", tokens(1, 200), 5)
+        second.run()
+        self.assertEqual(second.cached["b"], 200 // CHUNK_TOKENS * CHUNK_TOKENS)
+        first.run()
+        first.check()
+        second.check()
+
+    def test_events_of_mapped_blocks_have_their_tokens(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 200), 5)
+        first.run()
+        second = self.engine(kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"))
+        prompt = tokens(1, 100) + tokens(2, 50)
+        published: List[Any] = []
+        with mock.patch.object(second.scheduler.kv_event_publisher, "publish", published.append):
+            second.add("b", prompt, 5)
+            second.run()
+        second.check()
+        self.assertEqual(second.cached["b"], 100 // BLOCK_TOKENS * BLOCK_TOKENS)
+        stored = [event for batch in published for event in batch.events if isinstance(event, BlockStored)]
+        self.assertEqual(stored[0].token_ids, prompt[:BLOCK_TOKENS])
+        for event in stored:
+            self.assertEqual(len(event.token_ids), len(event.block_hashes) * BLOCK_TOKENS)
+
     def test_blocks_that_are_lost_in_use_are_computed_again(self) -> None:
         first = self.engine()
         first.add("a", tokens(1, 300), 5)
@@ -261,7 +356,7 @@ class Sharing(Simulated):
         second.add("b", tokens(1, 300), 40)
         while "b" not in second.cached:
             second.step()
-        self.assertEqual(second.cached["b"], 4 * CHUNK_TOKENS)
+        self.assertEqual(second.cached["b"], 300 // BLOCK_TOKENS * BLOCK_TOKENS)
         worker = second.workers[0]._of_worker
         lost = worker._objects[sorted(worker._pinned)[1]]
         with mock.patch.object(_worker, "CHECK_SECONDS", 0.0), mock.patch.object(lost, "pin") as pin:
@@ -312,11 +407,12 @@ class Sharing(Simulated):
         def without_pins(worker: Any, chunk: int) -> bool:
             return True
 
-        def shifted(worker: Any, op: Any) -> bool:
-            return original(worker, op._replace(chunk=op.chunk, blocks=op.blocks[1:] + op.blocks[:1]))
+        def shifted(worker: Any, packed: bytes) -> Any:
+            content = original(worker, packed)
+            return content[1:] + content[:1]
 
-        original = _worker.Worker._copy
-        for name, planted in (("_reclaim", without_pins), ("_copy", shifted)):
+        original = _worker.Worker._content
+        for name, planted in (("_reclaim", without_pins), ("_content", shifted)):
             with self.subTest(name), mock.patch.object(_worker.Worker, name, planted):
                 with self.assertRaises((AssertionError, gpool.Error)):
                     for seed in range(5):

@@ -11,7 +11,6 @@ be written: it holds a reference to each block of their chunk. A chunk is in one
   RECLAIMING  workers are ending the offer
   MAPPING     workers are mapping an object there
   PUBLISHING  workers are publishing it, while requests use it
-  COPYING     workers are copying blocks of requests into it, and publish it
   LEAVING     workers are ending its memory
 
 HELD and OFFERED chunks may be `shared`: their content is an object of the pool, and read-only. An operation is sent in
@@ -23,10 +22,10 @@ from __future__ import annotations
 import enum
 import heapq
 from itertools import chain
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from ._geometry import Geometry
-from ._messages import Action, Answer, Answers, Op
+from ._messages import Action, Answer, Answers, Content, Op, common
 from ._metrics import Counters
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ class State(enum.IntEnum):
     RECLAIMING = 5
     MAPPING = 6
     PUBLISHING = 7
-    COPYING = 8
-    LEAVING = 9
+    LEAVING = 8
 
 
 LEAST_USEFUL = ((State.OFFERED, True), (State.HELD, True), (State.OFFERED, False))
@@ -58,11 +56,12 @@ CLAIM_STEPS = 2
 class Chunk:
     """Record the state of a chunk."""
 
-    __slots__ = ("state", "shared", "used", "claimed")
+    __slots__ = ("state", "shared", "refused", "used", "claimed")
 
     def __init__(self) -> None:
         self.state = State.OUT
         self.shared = False
+        self.refused = False  # workers could not publish its content
         self.used = 0  # step of its last use
         self.claimed = -CLAIM_STEPS  # step in which a waiting request asked for it
 
@@ -72,7 +71,8 @@ class _Sent(NamedTuple):
 
     op: Op
     answer: Answer
-    then: Optional[Callable[[bool], None]]
+    then: Optional[Callable[[bool, Content], None]]
+    content: Content = ()
 
 
 class Balloon:
@@ -134,7 +134,7 @@ class Balloon:
         record.state = state
         self._in[state].add(chunk)
         if state == State.OUT:
-            record.shared = False
+            record.shared = record.refused = False
             heapq.heappush(self._out, chunk)
 
     def _take(self, blocks: List[KVCacheBlock]) -> None:
@@ -154,6 +154,7 @@ class Balloon:
 
     def _forget(self, chunk: int) -> None:
         """Remove the blocks from vLLM's prefix cache."""
+        self._chunks[chunk].refused = False
         self.pool.evict_blocks({block.block_id for block in self.blocks(chunk)})
 
     def _references(self, chunk: int) -> bool:
@@ -188,14 +189,16 @@ class Balloon:
             if sent is None:
                 continue
             total = Answer(sent.answer.succeeded + answer.succeeded, sent.answer.failed + answer.failed)
+            content = answers.contents.get(number, sent.content)
+            content = common(sent.content, content) if sent.content else content
             if total.succeeded + total.failed < self._workers:
-                self._sent[number] = sent._replace(answer=total)
+                self._sent[number] = sent._replace(answer=total, content=content)
                 continue
             del self._sent[number]
             self._answered(sent.op, total)
             news |= sent.op.action not in (Action.OFFER, Action.LEAVE)
             if sent.then is not None:
-                sent.then(total.failed == 0)
+                sent.then(total.failed == 0, content)
         for chunk in answers.lost:
             self._lost_in_use(chunk)
         return news
@@ -219,7 +222,7 @@ class Balloon:
                 self._send(Action.LEAVE, chunk, State.LEAVING)
             else:
                 self._set(chunk, State.HELD)
-        elif op.action in (Action.MAP, Action.COPY):
+        elif op.action == Action.MAP:
             if done:
                 self._shared(chunk)
             else:
@@ -229,6 +232,7 @@ class Balloon:
                 self._shared(chunk)
             else:
                 self._release(chunk)
+                self._chunks[chunk].refused = True
 
     def _shared(self, chunk: int) -> None:
         self._set(chunk, State.HELD)
@@ -309,7 +313,7 @@ class Balloon:
         self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def reserve(self) -> Optional[int]:
-        """Return an OUT chunk for map() or copy(); None: no chunk is OUT now."""
+        """Return an OUT chunk for map(); None: no chunk is OUT now."""
         if not self._in[State.OUT]:
             self._make_out()
             return None
@@ -336,19 +340,21 @@ class Balloon:
         size = self.geometry.chunk_blocks
         self._ended.update([block // size for block in blocks])
 
-    def settle(self, spare: int, every: bool = False) -> None:
+    def settle(self, spare: int, publish: Optional[Callable[[int], bool]], every: bool = False) -> None:
         """Check the chunks that no request uses any more: remove those with cached blocks from vLLM's free blocks, and
         end the others as long as `spare` blocks remain free.
 
-        every: also check chunks whose blocks were freed without a call of ended().
+        publish: called for a chunk with cached blocks; returns whether it is published. every: also check chunks whose
+        blocks were freed without a call of ended().
         """
         looked = self._in[State.LIVE] if every else self._ended & self._in[State.LIVE]
         self._ended = {chunk for chunk in looked if chunk and self._is_free(chunk)}
         for chunk in sorted(self._ended, reverse=True):
             if any(block.block_hash is not None for block in self.blocks(chunk)):
-                self._hold(chunk)
-                self._set(chunk, State.HELD)
                 self._chunks[chunk].used = self.step
+                if publish is None or not publish(chunk):
+                    self._hold(chunk)
+                    self._set(chunk, State.HELD)
             elif self.pool.get_num_free_blocks() - self.geometry.chunk_blocks >= spare:
                 self._hold(chunk)
                 self._send(Action.LEAVE, chunk, State.LEAVING)
@@ -391,43 +397,55 @@ class Balloon:
 
     # ---- objects ----
 
-    def map(self, chunk: int, name: str, then: Callable[[bool], None]) -> None:
+    def can_publish(self, chunk: int) -> bool:
+        """Return whether a chunk has pages that the workers may be able to publish."""
+        record = self._chunks[chunk]
+        return chunk != 0 and record.state == State.LIVE and not record.refused
+
+    def map(self, chunk: int, name: str, then: Callable[[bool, Content], None]) -> None:
         """Map an object at a chunk from reserve()."""
         self._chunks[chunk].claimed = self._chunks[chunk].used = self.step
         self._send(Action.MAP, chunk, State.MAPPING, name=name, then=then)
 
-    def publish(self, chunk: int, name: str, follows: int, then: Callable[[bool], None]) -> None:
+    def publish(
+        self, chunk: int, name: str, follows: int, content: Content, then: Callable[[bool, Content], None]
+    ) -> None:
         """Publish a LIVE chunk, which is then held."""
         self._hold(chunk)
-        self._send(Action.PUBLISH, chunk, State.PUBLISHING, name=name, follows=follows, then=then)
-
-    def copy(self, chunk: int, blocks: Tuple[int, ...], name: str, follows: int, then: Callable[[bool], None]) -> None:
-        """Copy blocks into a chunk from reserve(), and publish it."""
-        self._send(Action.COPY, chunk, State.COPYING, name=name, follows=follows, blocks=blocks, then=then)
+        self._send(Action.PUBLISH, chunk, State.PUBLISHING, name=name, follows=follows, content=content, then=then)
 
     # ---- order of blocks ----
 
-    def arrange(self, place: int, count: int) -> None:
-        """Order vLLM's free blocks so that a request which takes `count` of them, beginning with block `place` of its
-        prompt, fills chunks from their beginnings if possible. Such chunks are published without a copy.
+    def _empty(self) -> List[int]:
+        """Return the LIVE chunks that have no content and that no request uses, in order."""
+        chunks = [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
+        return sorted(chunk for chunk in chunks if all(block.block_hash is None for block in self.blocks(chunk)))
+
+    def arrange(self, count: int) -> None:
+        """Order vLLM's free blocks so that a request which takes `count` of them gets chunks of its own if possible, in
+        order: their content is then found by the name of its first block.
+        """
+        size = self.geometry.chunk_blocks
+        if size > 1:
+            for chunk in reversed(self._empty()[: -(-count // size)]):
+                self._first(self.blocks(chunk))
+
+    def continue_after(self, last: Sequence[int]) -> None:
+        """Order vLLM's free blocks so that requests which take one each get the blocks behind their `last` ones, or
+        those of a chunk of their own.
         """
         size = self.geometry.chunk_blocks
         if size == 1:
             return
-        whole = [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
-        whole = [chunk for chunk in whole if all(block.block_hash is None for block in self.blocks(chunk))]
-        odd = -place % size
-        scrap: List[KVCacheBlock] = []
-        if odd and count - odd >= size:
-            for chunk in sorted(self._in[State.LIVE].difference(whole)):
-                scrap += [b for b in self.blocks(chunk) if b.ref_cnt == 0 and b.block_hash is None and not b.is_null]
-            scrap = scrap[:odd]
-            if len(scrap) < odd and whole:
-                scrap = self.blocks(whole.pop())[:odd]
-        wanted = sorted(whole)[: max(count - odd, 0) // size]
-        for chunk in reversed(wanted):
-            self._first(self.blocks(chunk))
-        self._first(scrap)
+        empty: Optional[List[int]] = None
+        for block in reversed(last):
+            after = self.pool.blocks[block + 1] if (block + 1) % size else None
+            if after is not None and after.ref_cnt == 0 and after.block_hash is None:
+                self._first([after])
+                continue
+            empty = self._empty() if empty is None else empty
+            if empty:
+                self._first(self.blocks(empty.pop()))
 
     def _first(self, blocks: List[KVCacheBlock]) -> None:
         """Make free blocks that are not cached the next ones that vLLM uses."""

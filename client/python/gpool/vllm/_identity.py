@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-FORMAT = 1
+FORMAT = 2
 """version of the names, metadata and layout of published prefixes"""
 HEAD_BYTES = 1 << 16
 """bytes at the beginning of each weights file that are hashed; they contain the header of a safetensors file"""
@@ -31,7 +31,7 @@ class Namespace:
         self._hash = self.digest.decode()[:32]
 
     def name(self, rank: int, block_hash: str) -> str:
-        """Return the name of the object of a rank that ends with the block of a hash."""
+        """Return the name of the object of a rank that begins with the block of a hash."""
         return f"vllm-kv/{self._hash}/{rank}/{block_hash}"
 
 

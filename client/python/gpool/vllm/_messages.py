@@ -7,8 +7,9 @@ each one. An operation has succeeded if it has succeeded in all workers.
 from __future__ import annotations
 
 import enum
+import struct
 from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
@@ -28,13 +29,35 @@ class Action(enum.IntEnum):
     """map an object at the chunk"""
     PUBLISH = 5
     """publish the chunk where it is"""
-    COPY = 6
-    """give the chunk memory, copy blocks into it, and publish it"""
-    RENEW = 7
+    RENEW = 6
     """end the chunk's memory, and give it memory as COMMIT does; after a failure the chunk has no memory"""
 
 
-AFTER_FORWARD = frozenset((Action.PUBLISH, Action.COPY))
+AFTER_FORWARD = frozenset((Action.PUBLISH,))
+
+
+class Filled(NamedTuple):
+    """Describe a full block of a chunk."""
+
+    place: int
+    """number of blocks before it in its prefix"""
+    hash: bytes
+    """vLLM's hash of the prefix that ends with the block"""
+
+
+Content = Tuple[Optional[Filled], ...]
+"""the blocks of a chunk; None: a block without content that can be used"""
+_BLOCK = struct.Struct(">I32s")
+
+
+def pack(content: Content) -> bytes:
+    """Return the content of a chunk as bytes, for the metadata of its object."""
+    return b"".join(_BLOCK.pack(each.place + 1, each.hash) if each else bytes(_BLOCK.size) for each in content)
+
+
+def unpack(packed: bytes) -> Content:
+    """Return what pack() has packed. Raises struct.error: the size is wrong."""
+    return tuple(Filled(place - 1, hash_) if place else None for place, hash_ in _BLOCK.iter_unpack(packed))
 
 
 class Op(NamedTuple):
@@ -47,8 +70,8 @@ class Op(NamedTuple):
     """name of the object, without its namespace"""
     follows: int = -1
     """chunk with the object before it in the prefix; -1: none is known"""
-    blocks: Tuple[int, ...] = ()
-    """the sources of a copy"""
+    content: Content = ()
+    """what is published"""
 
 
 @dataclass
@@ -74,6 +97,8 @@ class Answers(KVConnectorWorkerMetadata):
     answers: Dict[int, Answer] = field(default_factory=dict)
     lost: Set[int] = field(default_factory=set)
     """chunks whose content was lost although they were in use; they have new memory"""
+    contents: Dict[int, Content] = field(default_factory=dict)
+    """what the objects contain that were mapped, by the numbers of the operations"""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Answers:
         """Return the sum of the answers of this worker and another."""
@@ -82,4 +107,12 @@ class Answers(KVConnectorWorkerMetadata):
         for number, answer in other.answers.items():
             had = sums.get(number, Answer(0, 0))
             sums[number] = Answer(had.succeeded + answer.succeeded, had.failed + answer.failed)
-        return Answers(sums, self.lost | other.lost)
+        contents = dict(self.contents)
+        for number, content in other.contents.items():
+            contents[number] = common(contents.get(number, content), content)
+        return Answers(sums, self.lost | other.lost, contents)
+
+
+def common(one: Content, other: Content) -> Content:
+    """Return what the objects of two workers have in common; different engines may have published them."""
+    return tuple(mine if mine == theirs else None for mine, theirs in zip(one, other))

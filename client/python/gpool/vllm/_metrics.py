@@ -9,7 +9,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 COUNTERS = {
     "published_chunks": "Chunks of the KV cache that were published where they are.",
-    "copied_chunks": "Chunks of the KV cache that were published from a copy.",
     "mapped_chunks": "Chunks of other engines that were mapped.",
     "lost_chunks": "Cached chunks whose memory was taken for others.",
     "lost_in_use": "Chunks that were lost although requests used them.",

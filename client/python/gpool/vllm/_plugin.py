@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Tuple
 
 from ._adapters import register_resolver
 from ._version import mismatch
 
 logger = logging.getLogger("vllm.gpool")
-
-
-class Override(NamedTuple):
-    """Describe an attribute of vLLM's objects that this package sets."""
-
-    attribute: str
-    reason: str
-
-
-OVERRIDES: Tuple[Override, ...] = (
-    Override(
-        "model.modules(): _cpu_skip_gemm_dispatch, cpu_linear",
-        "Attributes of a model's layers, not of vLLM's classes, on the CPU platform and with --load-format gpool only: "
-        "vLLM otherwise makes a private packed copy of each weight.",
-    ),
-    Override(
-        "block pool of the scheduler: num_gpu_blocks",
-        "The number of blocks changes while the engine runs. vLLM computes from it how many are in use, which it "
-        "prints, and which must be none when it resets its prefix cache.",
-    ),
-)
-"""all attributes of vLLM's objects that this package sets; all else is registered through vLLM's interfaces"""
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ from ._identity import namespace_of
 from ._messages import Answers, Orders
 from ._metrics import Stats, stats_of
 from ._settings import Settings, attach, pool_name
-from ._sharing import COPIES_MOST, Sharing
+from ._sharing import Sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -28,6 +28,8 @@ logger = logging.getLogger("vllm.gpool")
 
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
+AHEAD_TOKENS = 16
+"""tokens of each running request for which blocks are kept free, because a commit takes some steps"""
 LOOK_STEPS = 16
 """steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
@@ -59,6 +61,7 @@ class Scheduler:
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
         self._promised = 0  # blocks that waiting requests need which this step has put off
+        self._ahead = 0  # blocks that running requests need soon
         self._dirty = True
         self._settled = False
         self._freed = False  # blocks of requests that had ended before
@@ -147,7 +150,7 @@ class Scheduler:
             self._promised += missing
             return None
         if self._sharing is not None:
-            self.balloon.arrange(computed // self._block_tokens, missing - 1)
+            self.balloon.arrange(missing - 1)
         return 0
 
     def _claim(self, request: Request, computed: int) -> bool:
@@ -185,24 +188,26 @@ class Scheduler:
     def build(self, output: SchedulerOutput) -> Orders:
         """Return the operations of the step."""
         balloon = self.balloon
-        if self._sharing is not None:
-            self._publish(output, self._sharing)
+        sharing = self._sharing
+        last = self._publish(output, sharing) if sharing is not None else []
+        publish = sharing.publish_chunk if sharing is not None else None
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         every |= self._freed
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
         if not self._requests:
-            balloon.settle(0, every=True)
+            balloon.settle(0, publish, every=True)
             balloon.offer()
             self._settled = True
         else:
             self._unstick(output)
             if look or balloon.refusals:
-                balloon.settle(spare, every)
+                balloon.settle(spare, publish, every)
             if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
                 balloon.offer()
             if time.monotonic() >= self._yield_until:
                 balloon.grow(spare)
+            balloon.continue_after(last)
         self._dirty = self._freed = False
         self._need = self._short = self._promised = 0
         balloon.step += 1
@@ -212,30 +217,41 @@ class Scheduler:
         return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
 
     def _spare(self, output: SchedulerOutput) -> int:
-        """Return the number of free blocks that the next step may need."""
-        tokens = 0
+        """Return the number of free blocks that the next steps may need."""
         scheduled = output.num_scheduled_tokens
-        if not output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted):  # not one token for each
+        same = output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted)  # one token for each
+        if not same or self.balloon.step % (AHEAD_TOKENS // 2) == 0:
+            tokens = self._ahead = 0
             for request_id in list(self._admitted):
                 request = self._requests[request_id]
                 if request.status != self._running:
                     self._admitted.discard(request_id)
                     self._dirty = True
-                else:
-                    tokens += max(0, request.num_tokens - request.num_computed_tokens - scheduled.get(request_id, 0))
-        tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
-        blocks = 2 * len(self._admitted) + -(-tokens // self._block_tokens)
-        return blocks * self._groups + self._need + self._short
+                    continue
+                done = request.num_computed_tokens + scheduled.get(request_id, 0)
+                self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
+                tokens += max(0, request.num_tokens - done)
+            tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
+            self._ahead += -(-tokens // self._block_tokens)
+        return self._ahead * self._groups + self._need + self._short
 
-    def _publish(self, output: SchedulerOutput, sharing: Sharing) -> None:
-        scheduled, due = output.num_scheduled_tokens, sharing.due
-        sharing.copies = COPIES_MOST if output.total_num_scheduled_tokens > len(scheduled) else 1
-        for request_id, tokens in scheduled.items():
+    def _publish(self, output: SchedulerOutput, sharing: Sharing) -> List[int]:
+        """Publish the chunks that the step fills; return the last blocks of the requests that then need another one."""
+        last: List[int] = []
+        for request_id in output.preempted_req_ids or ():
+            sharing.forget(request_id)
+        for request_id, tokens in output.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
-            if request is not None:
-                done = request.num_computed_tokens + tokens
-                if done >= due.get(request_id, sharing.chunk_tokens):
-                    sharing.publish(request, done, self._manager.get_block_ids(request_id)[0])
+            if request is None:
+                continue
+            done = request.num_computed_tokens + tokens
+            if done >= sharing.due.get(request_id, self._block_tokens):
+                blocks = self._manager.get_block_ids(request_id)[0]
+                sharing.note(request, done, blocks)
+                if done == len(blocks) * self._block_tokens:
+                    last.append(blocks[-1])
+        sharing.publish()
+        return last
 
     def _unstick(self, output: SchedulerOutput) -> None:
         """End the claims of waiting requests if the pool has no room and no request is running."""

@@ -1,24 +1,29 @@
 """Sharing prefixes between engines: which chunks are published, and which objects of others are mapped.
 
-An object has the KV content of one chunk: consecutive blocks of one prefix. Its name is the hash of its last block,
-which covers the whole prefix.
+An object has the KV content of one chunk, of which some blocks may be unused. Its name is the hash of the first of its
+blocks in their prefix, which covers all tokens up to this block, and its metadata lists the hashes of all. So an engine
+that knows a prefix up to some block finds the object that continues it, and uses as many of its blocks as it needs:
+names and metadata form a radix tree, in which a chunk is an edge.
+
+A chunk is published as soon as all its blocks are computed, or when no request uses it any more.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Dict, List, Sequence, Set
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 from .._pool import Pool
 from ._balloon import Balloon, State
 from ._identity import Namespace
+from ._messages import Content, Filled
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.request import Request
 
-COPIES_MOST = 8
-"""maximum number of copies in a step, which they delay; 1 in a step that computes one token for each request"""
 MAPS_MOST = 64
 """maximum number of objects that a step maps"""
 RETRY_SECONDS = 1.0
@@ -46,22 +51,18 @@ class Sharing:
         self._namespace = namespace
         self._block_tokens = block_tokens
         self._blocks = balloon.geometry.chunk_blocks
-        self.chunk_tokens = self._blocks * block_tokens
         self._coming: Set[str] = set()  # names that are being mapped or published
         self._failed: Dict[str, float] = {}
-        self.copies = 0  # number of copies that this step may still make
-        self.due: Dict[str, float] = {}  # request: number of computed tokens at which publish() has work
-        self._published: Dict[str, int] = {}  # request: number of its chunks that were checked
-        self._last: Dict[str, int] = {}  # request: chunk with the last object of its prefix
+        self.due: Dict[str, float] = {}  # request: number of computed tokens at which note() has work
+        self._noted: Dict[str, int] = {}  # request: number of its blocks that note() has seen
+        self._filled: Dict[int, Filled] = {}  # block: its last content that can be shared
+        self._follows: Dict[int, int] = {}  # chunk: the one with the block before its own
+        self._touched: Dict[int, None] = {}  # chunks with blocks that this step fills, in the order of their prefixes
 
     def forget(self, request_id: str) -> None:
         """Remove all records of a request."""
         self.due.pop(request_id, None)
-        self._published.pop(request_id, None)
-        self._last.pop(request_id, None)
-
-    def _name(self, request: Request, place: int) -> str:
-        return request.block_hashes[(place + 1) * self._blocks - 1].hex()
+        self._noted.pop(request_id, None)
 
     def _find(self, names: List[str]) -> int:
         """Return the number of consecutive names, from the first one on, that exist in the pools of all ranks."""
@@ -82,111 +83,106 @@ class Sharing:
         """
         if not can_share(request):
             return False
-        first = computed // self.chunk_tokens
-        last = min((request.num_tokens - 1) // self.chunk_tokens, len(request.block_hashes) // self._blocks)
-        names = [self._name(request, place) for place in range(first, min(last, first + MAPS_MOST))]
+        first = computed // self._block_tokens
+        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
+        places = range(first, last, self._blocks)[:MAPS_MOST]
+        names = [request.block_hashes[place].hex() for place in places]
         if not names:
             return False
         if names[0] in self._coming:
             return True
         started = False
-        for place, name in enumerate(names[: self._find(names)], first):
+        for place, name in zip(places, names[: self._find(names)]):
             if name in self._coming or time.monotonic() - self._failed.get(name, -RETRY_SECONDS) < RETRY_SECONDS:
                 break
             chunk = self._balloon.reserve()
             if chunk is None:
+                started |= self._balloon.count(State.LEAVING) > 0  # an address becomes free
                 break
             self._map(request, place, name, chunk)
             started = True
         return started
 
     def _map(self, request: Request, place: int, name: str, chunk: int) -> None:
-        def then(done: bool) -> None:
+        def then(done: bool, content: Content) -> None:
             self._coming.discard(name)
-            if done:
+            if done and Filled(place, bytes.fromhex(name)) in content:
                 self._balloon.counters.count("mapped_chunks")
-                self._enter(request, place, chunk)
-            else:
-                if len(self._failed) > 10000:
-                    self._failed.clear()
-                self._failed[name] = time.monotonic()
+                self._enter(request, chunk, content)
+                return
+            if done:
+                self._balloon.end(chunk)
+            if len(self._failed) > 10000:
+                self._failed.clear()
+            self._failed[name] = time.monotonic()
 
         self._coming.add(name)
         self._balloon.map(chunk, name, then)
 
-    def _enter(self, request: Request, place: int, chunk: int) -> None:
-        """Enter the blocks of a chunk into vLLM's prefix cache, as blocks of a request's prefix."""
-        first = place * self._blocks
-        self._balloon.pool.cache_full_blocks(
-            request,
-            [self._balloon.pool.null_block] * first + self._balloon.blocks(chunk),
-            first,
-            first + self._blocks,
-            self._block_tokens,
-            0,
-        )
+    def _enter(self, request: Request, chunk: int, content: Content) -> None:
+        """Enter the blocks of a mapped chunk into vLLM's prefix cache."""
+        pool = self._balloon.pool
+        for block, filled in zip(self._balloon.blocks(chunk), content):
+            if filled is None or filled.place >= len(pool.blocks):
+                continue
+            place = filled.place
+            source: Any = request
+            if place >= len(request.block_hashes) or request.block_hashes[place] != filled.hash:
+                if pool.enable_kv_cache_events:
+                    continue  # an event would contain the tokens, which only a request has
+                source = SimpleNamespace(block_hashes=[b""] * place + [filled.hash])
+            blocks = [pool.null_block] * place + [block]
+            pool.cache_full_blocks(source, blocks, place, place + 1, self._block_tokens, 0)
 
     # ---- publishing ----
 
-    def publish(self, request: Request, done: int, block_ids: List[int]) -> None:
-        """Publish the chunks of a request that the next step completes.
+    def note(self, request: Request, done: int, block_ids: List[int]) -> None:
+        """Note the blocks of a request that the next step fills; publish() then publishes the chunks that are full.
 
         done: number of tokens that are computed after this step. block_ids: the blocks of the request.
         """
         if not can_share(request):
             self.due[request.request_id] = math.inf
             return
-        place = self._published.get(request.request_id, 0)
-        last = min(done // self.chunk_tokens, len(request.block_hashes) // self._blocks)
-        while place < last:
-            if not self._publish(request, place, block_ids[place * self._blocks : (place + 1) * self._blocks]):
-                break
-            place += 1
-        self._published[request.request_id] = place
-        self.due[request.request_id] = (place + 1) * self.chunk_tokens
+        full = min(done // self._block_tokens, len(request.block_hashes))
+        for place in range(self._noted.get(request.request_id, 0), full):
+            block, before = block_ids[place], block_ids[place - 1] if place else block_ids[place]
+            self._filled[block] = Filled(place, request.block_hashes[place])
+            chunk, follows = self._balloon.chunk_of(block), self._balloon.chunk_of(before)
+            self._touched[chunk] = None
+            if chunk != follows:
+                self._follows[chunk] = follows
+        self._noted[request.request_id] = full
+        self.due[request.request_id] = (full + 1) * self._block_tokens
 
-    def _publish(self, request: Request, place: int, blocks: List[int]) -> bool:
-        """Publish one chunk of a request; return False if that must wait for a step that may make copies."""
-        balloon, name, last = self._balloon, self._name(request, place), request.request_id
-        chunk = balloon.chunk_of(blocks[0])
-        follows = self._last.get(last, -1)
-        whole = blocks == list(range(chunk * self._blocks, (chunk + 1) * self._blocks))
-        in_place = whole and chunk and balloon.state(chunk) == State.LIVE
-        if whole and balloon.is_shared(chunk):
-            self._last[last] = chunk
-        elif name in self._coming:
-            pass  # another request publishes it
-        elif not in_place and not self.copies:
+    def publish(self) -> None:
+        """Publish the chunks that the next step fills."""
+        for chunk in self._touched:
+            if all(block.block_hash is not None for block in self._balloon.blocks(chunk)):
+                self.publish_chunk(chunk)
+        self._touched.clear()
+
+    def publish_chunk(self, chunk: int) -> bool:
+        """Publish a chunk that no request writes any more; return False if that is not possible, or useless."""
+        if not self._balloon.can_publish(chunk):
             return False
-        elif self._find([name]):
-            pass  # another engine has published it
-        elif in_place:
-            self._coming.add(name)
-            self._last[last] = chunk
-            balloon.publish(chunk, name, follows, lambda done: self._told(name, done, "published_chunks"))
-        elif not balloon.refusals:
-            to = balloon.reserve()
-            if to is not None:
-                self._copy(request, place, to, tuple(blocks), follows)
-                self.copies -= 1
-        return True
+        content = tuple(self._filled_of(block) for block in self._balloon.blocks(chunk))
+        filled = [each for each in content if each is not None]
+        if not filled:
+            return False
+        name = min(filled).hash.hex()
+        if name in self._coming or self._find([name]):
+            return False  # another engine, or another chunk, has the same
 
-    def _told(self, name: str, done: bool, counter: str) -> None:
-        self._coming.discard(name)
-        self._balloon.counters.count(counter, done)
-
-    def _copy(self, request: Request, place: int, chunk: int, blocks: "tuple[int, ...]", follows: int) -> None:
-        name = self._name(request, place)
-
-        def then(done: bool) -> None:
-            self._told(name, done, "copied_chunks")
-            if not done:
-                return
-            self._enter(request, place, chunk)
-            pairs = zip(blocks, self._balloon.blocks(chunk))
-            same = {old for old, new in pairs if self._balloon.pool.blocks[old].block_hash == new.block_hash}
-            self._balloon.pool.evict_blocks(same)  # the copies are found from now on
+        def then(done: bool, _: Content) -> None:
+            self._coming.discard(name)
+            self._balloon.counters.count("published_chunks", done)
 
         self._coming.add(name)
-        self._last[request.request_id] = chunk
-        self._balloon.copy(chunk, blocks, name, follows, then)
+        self._balloon.publish(chunk, name, self._follows.pop(chunk, -1), content, then)
+        return True
+
+    def _filled_of(self, block: KVCacheBlock) -> Optional[Filled]:
+        """Return what a block contains, if it belongs to requests that can be shared."""
+        filled = self._filled.get(block.block_id)
+        return filled if filled and block.block_hash and block.block_hash[:-4] == filled.hash else None

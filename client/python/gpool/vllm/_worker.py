@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -21,7 +22,7 @@ from .._range import Range
 from .._stream import Fence
 from ._geometry import Geometry
 from ._identity import Namespace
-from ._messages import AFTER_FORWARD, Action, Answer, Answers, Op, Orders
+from ._messages import AFTER_FORWARD, Action, Answer, Answers, Content, Op, Orders, pack, unpack
 from ._metrics import Counters
 
 logger = logging.getLogger("vllm.gpool")
@@ -155,8 +156,6 @@ class Worker:
             return self._reclaim(op.chunk)
         if op.action == Action.MAP:
             return self._map(op)
-        if op.action == Action.COPY:
-            return self._copy(op)
         return self._publish(op)
 
     # ---- memory ----
@@ -179,19 +178,6 @@ class Worker:
             ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
         else:
             self._bytes(chunk).zero_()
-
-    def _copy_blocks(self, blocks: Tuple[int, ...], chunk: int) -> None:
-        size = self.geometry.block_bytes
-        if self._on_host:
-            begin, to = self._range.address, self._range.address + chunk * self.geometry.chunk_bytes
-            for place, block in enumerate(blocks):
-                ctypes.memmove(to + place * size, begin + block * size, size)
-            return
-        assert self.buffer is not None
-        source, target = self.buffer, self._bytes(chunk)
-        for place, block in enumerate(blocks):
-            target[place * size : (place + 1) * size].copy_(source[block * size : (block + 1) * size])
-        torch.cuda.current_stream().synchronize()
 
     def _fence(self) -> Optional[Fence]:
         """Return a fence after the work that is queued now; None: the device does not queue work."""
@@ -259,28 +245,22 @@ class Worker:
                 self.geometry.chunk_pages,
                 self._name(op.name),
                 key=METADATA_KEY,
-                value=self._namespace.digest,
+                value=self._namespace.digest + pack(op.content),
                 private=self._private,
                 follows=self._objects.get(op.follows),
             ),
         )
         return True
 
-    def _copy(self, op: Op) -> bool:
-        self._range.commit(self._first(op.chunk), self.geometry.chunk_pages)
-        self._copy_blocks(op.blocks, op.chunk)
-        try:
-            return self._publish(op)
-        except Error:
-            self._leave(op.chunk)
-            raise
-
     def _map(self, op: Op) -> bool:
         mapped = self._range.map(self._first(op.chunk), self._name(op.name))
         try:
             info = mapped.info()
             fits = info.pages == self.geometry.chunk_pages and info.memory_class == ObjectClass.EPHEMERAL
-            fits = fits and METADATA_KEY in mapped and mapped[METADATA_KEY] == self._namespace.digest
+            about = mapped[METADATA_KEY] if METADATA_KEY in mapped else b""
+            fits = fits and about.startswith(self._namespace.digest)
+            content = self._content(about[len(self._namespace.digest) :])
+            fits = fits and content is not None
             if not fits:
                 logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
             else:
@@ -293,7 +273,17 @@ class Worker:
             mapped.close()
             return False
         self._keep(op.chunk, mapped)
+        assert content is not None
+        self._answers.contents[op.number] = content
         return True
+
+    def _content(self, packed: bytes) -> Optional[Content]:
+        """Return what the metadata of an object says that it contains; None: it is not metadata of a chunk."""
+        try:
+            content = unpack(packed)
+        except struct.error:
+            return None
+        return content if len(content) == self.geometry.chunk_blocks else None
 
     # ---- pins ----
 
