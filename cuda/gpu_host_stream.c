@@ -1,5 +1,7 @@
 /*
- * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations in order.
+ * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations in order. A
+ * thread that synchronizes with the stream executes them too, because a switch to another thread takes longer than many
+ * of them.
  *
  * When an operation is queued, the checks of a driver are made (an address must be reserved or registered), and its
  * addresses are marked as used. When it is executed, the checks of the hardware are made in this back end's tables (an
@@ -68,8 +70,9 @@ struct gpu_stream {
 	struct operation *first, **last;
 	uint64_t queued;
 	uint64_t finished;
-	bool stop; /* finish the queue, then end */
-	int error; /* the first error since the last sync */
+	bool running; /* a thread executes an operation, so no other thread may begin the next one */
+	bool stop;    /* finish the queue, then end */
+	int error;    /* the first error since the last sync */
 	char error_text[160];
 };
 
@@ -210,44 +213,50 @@ static bool is_closing(struct gpu_host *host)
 	return closing;
 }
 
+/* operation_run() - execute the first operation. The caller holds stream->lock, which is released temporarily. */
+static void operation_run(struct gpu_stream *stream)
+{
+	struct operation *operation = stream->first;
+	enum operation_kind kind = operation->kind;
+	uint64_t va = operation->to.va, bytes = operation->to.bytes;
+	int rc;
+
+	stream->first = operation->next;
+	if (!stream->first)
+		stream->last = &stream->first;
+	stream->running = true;
+	pthread_mutex_unlock(&stream->lock);
+
+	rc = is_closing(stream->host)     ? -ECANCELED
+		: is_failed(stream->host) ? 0
+					  : operation_execute(stream->host, operation);
+	if (rc == -EIO && stream->host->sticky) {
+		atomic_store_explicit(&stream->host->gpu.failed, rc, memory_order_release);
+		host_progress_wake(stream->host);
+	}
+	/* destroy the operation before it counts as finished, because an unmap may follow a sync */
+	operation_destroy(stream->host, operation);
+
+	pthread_mutex_lock(&stream->lock);
+	if (rc < 0)
+		error_note(stream, rc, kind, va, bytes);
+	stream->running = false;
+	stream->finished++;
+	pthread_cond_broadcast(&stream->done);
+}
+
 static void *stream_main(void *argument)
 {
 	struct gpu_stream *stream = argument;
-	struct operation *operation;
-	enum operation_kind kind;
-	uint64_t va, bytes;
-	int rc;
 
 	pthread_mutex_lock(&stream->lock);
-	for (;;) {
-		while (!stream->first && !stream->stop)
+	while (!stream->stop || stream->first || stream->running) {
+		if (stream->running)
+			pthread_cond_wait(&stream->done, &stream->lock);
+		else if (!stream->first)
 			pthread_cond_wait(&stream->work, &stream->lock);
-		operation = stream->first;
-		if (!operation)
-			break;
-		stream->first = operation->next;
-		if (!stream->first)
-			stream->last = &stream->first;
-		pthread_mutex_unlock(&stream->lock);
-
-		kind = operation->kind;
-		va = operation->to.va;
-		bytes = operation->to.bytes;
-		rc = is_closing(stream->host)     ? -ECANCELED
-			: is_failed(stream->host) ? 0
-						  : operation_execute(stream->host, operation);
-		if (rc == -EIO && stream->host->sticky) {
-			atomic_store_explicit(&stream->host->gpu.failed, rc, memory_order_release);
-			host_progress_wake(stream->host);
-		}
-		/* destroy the operation before it counts as finished, because an unmap may follow a sync */
-		operation_destroy(stream->host, operation);
-
-		pthread_mutex_lock(&stream->lock);
-		if (rc < 0)
-			error_note(stream, rc, kind, va, bytes);
-		stream->finished++;
-		pthread_cond_broadcast(&stream->done);
+		else
+			operation_run(stream);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
@@ -362,8 +371,13 @@ int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 		return gpu_fail(-EINVAL, "cannot synchronize with a stream of another device");
 	pthread_mutex_lock(&stream->lock);
 	target = stream->queued;
-	while (stream->finished < target)
-		pthread_cond_wait(&stream->done, &stream->lock);
+	while (stream->finished < target) {
+		/* Results of a kernel could depend on this thread's rounding mode. */
+		if (stream->running || stream->first->kind == OPERATION_LAUNCH)
+			pthread_cond_wait(&stream->done, &stream->lock);
+		else
+			operation_run(stream);
+	}
 	rc = stream->error;
 	if (rc == 0 && is_failed(stream->host))
 		rc = gpu_fail(-EIO, "work on another stream has failed, and ended all work of the device");

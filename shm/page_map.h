@@ -60,4 +60,12 @@ void page_map_fill(const struct pool_segment *pool, const struct pool_check_sess
  */
 void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses);
 
+/*
+ * page_map_uses() - count like page_map_fill() and page_map_count(), without facts. seen: [(page_count + 63) / 64],
+ * cleared by the caller.
+ * Cost: one pass over the pages, and one over the pages of blocks.
+ */
+void page_map_uses(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
+	uint64_t *seen, struct page_uses *uses);
+
 #endif

@@ -72,14 +72,11 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 {
 	const struct pool_header *header = pool->segment.header;
-	struct page_fact *facts = facts_of(pool);
-	const struct page_uses *all;
+	const struct page_uses *all = uses_of(pool); /* the sum over all sessions comes first */
 	uint32_t states[PAGE_STATES];
 
-	if (!facts)
+	if (!all)
 		return -ENOMEM;
-	all = &uses_of(pool, facts)[0];
-	free(facts);
 	/* Like the other values, the pressure must be current and not that of the last tick. */
 	pool_update_pressure(pool);
 	memset(status, 0, sizeof(*status));
@@ -186,15 +183,12 @@ int answer_clients(struct exchange *x)
 	for (uint32_t p = request.first >> 12; p < x->agent->pool_count && !reply->next; p++) {
 		const struct pool *pool = x->agent->pools[p];
 		const struct page_uses *uses;
-		struct page_fact *facts;
 
 		if (only && pool != only)
 			continue;
-		facts = facts_of(pool);
-		if (!facts)
+		uses = uses_of(pool);
+		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-		uses = uses_of(pool, facts);
-		free(facts);
 		for (uint32_t id = p == request.first >> 12 ? request.first & 0xfff : 0; id < POOL_SESSIONS; id++) {
 			if (!pool->sessions[id])
 				continue;
@@ -261,15 +255,12 @@ int answer_tenants(struct exchange *x)
 	for (uint32_t p = 0; p < x->agent->pool_count; p++) {
 		const struct pool *pool = x->agent->pools[p];
 		const struct page_uses *uses;
-		struct page_fact *facts;
 
 		if (only && pool != only)
 			continue;
-		facts = facts_of(pool);
-		if (!facts)
+		uses = uses_of(pool);
+		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-		uses = uses_of(pool, facts);
-		free(facts);
 		for (uint32_t i = 0; i < pool->tenant_count; i++) {
 			if (reply->tenants_count == sizeof(reply->tenants) / sizeof(*reply->tenants))
 				break;
@@ -323,15 +314,12 @@ int answer_shortage(struct exchange *x)
 	struct msg_shortage_reply reply = {.holders_count = 0};
 	const struct pool *pool = x->session->pool;
 	const struct page_uses *uses;
-	struct page_fact *facts;
 
 	if (DECODE(x, shortage_request, &request))
 		return exchange_malformed(x);
-	facts = facts_of(pool);
-	if (!facts)
+	uses = uses_of(pool);
+	if (!uses)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-	uses = uses_of(pool, facts);
-	free(facts);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->leased)
 			holder_add(pool, id, &uses[id], &reply);

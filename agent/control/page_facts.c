@@ -17,12 +17,19 @@ struct page_fact *facts_of(const struct pool *pool)
 	return facts;
 }
 
-const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts)
+const struct page_uses *uses_of(const struct pool *pool)
 {
 	static struct page_uses uses[POOL_SESSIONS];
+	struct pool_check_session *sessions;
+	uint64_t *seen = calloc((pool->page_count + 63) / 64, sizeof(*seen));
+	int count = seen ? pool_check_sessions(pool, &sessions) : -1;
 
-	page_map_count(facts, pool->page_count, uses);
-	return uses;
+	if (count >= 0) {
+		page_map_uses(&pool->segment, sessions, (uint32_t)count, seen, uses);
+		free(sessions);
+	}
+	free(seen);
+	return count < 0 ? NULL : uses;
 }
 
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact)

@@ -11,10 +11,10 @@
  */
 struct page_fact *facts_of(const struct pool *pool);
 /*
- * uses_of() - count the pages of each session, indexed by session id, as page_map_count() does. The array is valid
- * until the next call.
+ * uses_of() - count the pages of each session, indexed by session id, as page_map_uses() does. The array is valid until
+ * the next call. Return NULL if out of memory.
  */
-const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts);
+const struct page_uses *uses_of(const struct pool *pool);
 /* session_of_fact() - return the session that leases the page, or NULL if none does. */
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact);
 /* pins_of_fact() - return the pins of the block that contains the page; 0: no block. */

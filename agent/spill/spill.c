@@ -622,10 +622,13 @@ static void spill_go_on(struct pool *pool)
 
 void spill_tick(struct pool *pool)
 {
+	uint32_t again_ms;
+
 	spill_sink_some(pool);
 	submit(pool);
-	if (slots_tidy(&pool->spill->slots))
-		agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
+	again_ms = slots_tidy(&pool->spill->slots, clock_ms());
+	if (again_ms)
+		agent_need_tick(pool->agent, again_ms);
 }
 
 static uint32_t spill_room(const struct pool *pool)

@@ -28,7 +28,7 @@ struct spill_asker {
 	uint32_t word; /* state of the slot when it was read */
 };
 
-enum { SPILL_TIDY_TICK_MS = 20 }; /* delay until the space of freed slots is returned to the system */
+enum { SPILL_TIDY_TICK_MS = 20 }; /* delay until the first look at freed slots (slots_tidy()) */
 
 enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING, SPILL_SINKING };
 

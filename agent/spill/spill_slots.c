@@ -7,7 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIDY_SLOTS = 16 }; /* per call: punching a hole of 2 MiB takes about 100 us in a tmpfs */
+enum {
+	TIDY_SLOTS = 16,   /* per call: punching a hole of 2 MiB takes about 100 us in a tmpfs */
+	TIDY_TICK_MS = 20, /* between calls that punch holes */
+	/*
+	 * chosen: an engine that evicts and restores content again and again does so within seconds. A slot whose space
+	 * was returned costs a page fault and the zeroing of each 4 KiB when it is written again.
+	 */
+	TIDY_AGE_MS = 1000,
+	TIDY_AGES = 3, /* value of `dirty` of a slot that was just freed; each TIDY_AGE_MS reduces it by 1, down to 1 */
+};
 
 static struct ledger_slot *slot_at(const struct ledger *ledger, uint32_t slot)
 {
@@ -30,7 +39,7 @@ enum mover_tier slots_tier(const struct spill_slots *slots, uint32_t slot, uint3
 static void slot_soil(struct spill_slots *slots, struct spill_tier *tier, uint32_t slot)
 {
 	if (tier->punch && !slots->dirty[slot]) {
-		slots->dirty[slot] = 1;
+		slots->dirty[slot] = TIDY_AGES;
 		tier->dirty++;
 	}
 }
@@ -213,18 +222,30 @@ bool slots_chain(const struct ledger *ledger, uint32_t head, uint32_t *chain)
 	return true;
 }
 
-bool slots_tidy(struct spill_slots *slots)
+static void tier_age(struct spill_slots *slots, const struct spill_tier *tier)
 {
-	uint32_t left = TIDY_SLOTS;
+	for (uint32_t at = 0; tier->dirty && at < tier->free_count; at++)
+		if (slots->dirty[tier->free[at]] > 1)
+			slots->dirty[tier->free[at]]--;
+}
 
+uint32_t slots_tidy(struct spill_slots *slots, uint64_t now_ms)
+{
+	uint32_t left = TIDY_SLOTS, dirty = 0;
+	bool ages = now_ms - slots->aged_ms >= TIDY_AGE_MS;
+
+	if (ages)
+		slots->aged_ms = now_ms;
 	for (int i = 0; i < MOVER_TIERS; i++) {
 		struct spill_tier *tier = &slots->tiers[i];
 
+		if (ages)
+			tier_age(slots, tier);
 		/* Start at the bottom of the stack, since the slots on top will be reused next. */
 		for (uint32_t at = 0; tier->dirty && left && at < tier->free_count; at++) {
 			uint32_t slot = tier->free[at];
 
-			if (!slots->dirty[slot])
+			if (slots->dirty[slot] != 1)
 				continue;
 			slots->dirty[slot] = 0;
 			tier->dirty--;
@@ -233,6 +254,7 @@ bool slots_tidy(struct spill_slots *slots)
 			fallocate(tier->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 				(off_t)((slot - tier->first) * slots->page_bytes), (off_t)slots->page_bytes);
 		}
+		dirty += tier->dirty;
 	}
-	return slots->tiers[MOVER_TIER_MEMORY].dirty || slots->tiers[MOVER_TIER_FILE].dirty;
+	return !dirty ? 0 : left ? TIDY_AGE_MS : TIDY_TICK_MS;
 }

@@ -25,7 +25,8 @@ struct spill_slots {
 	const struct ledger *ledger;
 	uint64_t page_bytes;
 	struct spill_tier tiers[MOVER_TIERS];
-	uint8_t *dirty; /* [slot_count] */
+	uint8_t *dirty;   /* [slot_count] 0: not free, or its space was returned; otherwise it decreases with time */
+	uint64_t aged_ms; /* time when `dirty` was last decreased */
 };
 
 /* The identity of a block, as stored in its slots. */
@@ -84,7 +85,10 @@ static inline uint32_t slots_used(const struct spill_slots *slots, enum mover_ti
  */
 void slots_soil(struct spill_slots *slots);
 
-/* slots_tidy() - return the space of some free slots to the system. Return: true if dirty slots are left. */
-bool slots_tidy(struct spill_slots *slots);
+/*
+ * slots_tidy() - return the space of some slots to the system that have been free for one to two seconds. Return: the
+ * number of milliseconds after which another call is needed; 0: none.
+ */
+uint32_t slots_tidy(struct spill_slots *slots, uint64_t now_ms);
 
 #endif

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -334,6 +335,57 @@ static void test_close_ends_a_wait_without_end(void **state)
 	assert_true(*shared == 0); /* canceled, not executed */
 	munmap(shared, f->page);
 	device_open(f); /* for the teardown */
+}
+
+enum { SYNC_THREADS = 4, SYNC_STEPS = 300 };
+
+struct sync_thread {
+	struct fixture *f;
+	pthread_mutex_t *order; /* held while the next value is queued */
+	uint64_t *next;
+	uint32_t wrong;
+};
+
+/* Write the next value to a word by the stream, then copy it to another word, and wait for both. */
+static void *sync_main(void *context)
+{
+	struct sync_thread *thread = context;
+	struct fixture *f = thread->f;
+
+	for (int step = 0; step < SYNC_STEPS; step++) {
+		uint64_t mine;
+		int error;
+
+		pthread_mutex_lock(thread->order);
+		mine = ++*thread->next;
+		error = gpu_timeline_write(f->gpu, f->stream, &f->words[2], mine);
+		error |= gpu_copy(f->gpu, (uintptr_t)&f->words[4], (uintptr_t)&f->words[2], 8, f->stream);
+		pthread_mutex_unlock(thread->order);
+		thread->wrong += error || finish(f) || __atomic_load_n(&f->words[2], __ATOMIC_ACQUIRE) < mine;
+	}
+	return NULL;
+}
+
+/* Several threads that synchronize execute the operations one at a time and in order. */
+static void test_threads_that_synchronize_keep_the_order(void **state)
+{
+	pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
+	struct sync_thread threads[SYNC_THREADS];
+	pthread_t handles[SYNC_THREADS];
+	struct fixture *f = *state;
+	uint64_t next = 0;
+
+	for (int i = 0; i < SYNC_THREADS; i++) {
+		threads[i] = (struct sync_thread){.f = f, .order = &order, .next = &next};
+		assert_int_equal(pthread_create(&handles[i], NULL, sync_main, &threads[i]), 0);
+	}
+	for (int i = 0; i < SYNC_THREADS; i++) {
+		assert_int_equal(pthread_join(handles[i], NULL), 0);
+		assert_int_equal(threads[i].wrong, 0);
+	}
+	/* The last operation is the last copy. */
+	assert_int_equal(f->words[2], SYNC_THREADS * SYNC_STEPS);
+	assert_int_equal(f->words[4], SYNC_THREADS * SYNC_STEPS);
 }
 
 static void test_a_device_keeps_to_its_own(void **state)
@@ -898,6 +950,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_mapping_before_queued_work_runs_is_in_time, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_destroy_lets_queued_work_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_close_ends_a_wait_without_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_threads_that_synchronize_keep_the_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_device_keeps_to_its_own, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_takes_whole_writable_pages_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_timeline_words_are_aligned_and_registered, setup, teardown),

@@ -1,8 +1,8 @@
 /*
  * test_page_map.c - counts of pages by demand.
  *
- * Goal: page_map_count() counts each leased page exactly once, as needed, offered or idle, whatever its session
- * contains, and the sum is the size of the lease. Method: write valid and impossible page words and session entries by
+ * Goal: page_map_count() and page_map_uses() count each leased page exactly once, as needed, offered or idle, whatever
+ * its session contains, and the sum is the size of the lease. Both return the same counts. Method: write valid and impossible page words and session entries by
  * hand.
  */
 #include "shm/page_map.h"
@@ -70,8 +70,13 @@ static void look(void)
 {
 	const struct pool_check_session sessions[] = {{SESSION, &it.sessions[0]}, {OTHER, &it.sessions[1]}};
 
+	struct page_uses uses[POOL_SESSIONS];
+	uint64_t seen[PAGES / 64] = {0};
+
 	page_map_fill(&it.pool, sessions, 2, it.facts);
 	page_map_count(it.facts, PAGES, it.uses);
+	page_map_uses(&it.pool, sessions, 2, seen, uses);
+	assert_memory_equal(uses, it.uses, sizeof(uses));
 }
 
 static void expect(uint32_t session, uint32_t needed, uint32_t offered, uint32_t idle)
@@ -164,6 +169,36 @@ static void test_a_tag_without_a_sequence_is_no_offer(void **state)
 	expect(SESSION, 8, 0, 0);
 }
 
+/* Both ways to count agree on any contents. */
+static void test_random_contents(void **state)
+{
+	static const enum page_state states[] = {
+		PAGE_FREE, PAGE_LEASED, PAGE_LEASED, PAGE_QUARANTINED, PAGE_EVICTING, PAGE_MOVING, PAGE_SHARED};
+	static const uint64_t tags[] = {0, BLOCK_TAG_CACHED, BLOCK_DYING, 2};
+	static const uint32_t flags[] = {0, BLOCK_SCATTERED, BLOCK_EXTENT, BLOCK_PREPARED, BLOCK_DYING};
+
+	(void)state;
+	srandom(11);
+	for (int round = 0; round < 2000; round++) {
+		for (uint32_t page = 0; page < PAGES; page++)
+			if (random() % 8 == 0)
+				lend(page, 1, states[random() % 7], random() % 4 ? SESSION : OTHER);
+		for (int i = 0; i < 40; i++) {
+			uint32_t page = (uint32_t)random() % PAGES;
+			uint64_t tag = random() % 4 ? block_tag_make((uint64_t)random() % 9, flags[random() % 5])
+						    : tags[random() % 4];
+
+			block(page, random() % 9 ? (uint32_t)random() % 12 : UINT32_MAX, tag,
+				(uint32_t)random() % (PAGES + 8));
+			it.sessions[0].pins[random() % PAGES] = (uint32_t)(random() % 2);
+			it.sessions[0].free_bits[random() % (PAGES / 64)] ^= UINT64_C(1) << random() % 64;
+			it.sessions[1].blocks[page].tag = tag;
+			it.sessions[1].blocks[page].page_count = 1 + (uint32_t)random() % 3;
+		}
+		look();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -172,6 +207,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_closed_session_needs_all, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_liar_has_no_page_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_tag_without_a_sequence_is_no_offer, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_random_contents, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("page_map", tests, NULL, NULL);

@@ -9,14 +9,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { POOL_PAGES = 512, BLOCKS = 256, FILE_CHUNK = 1 << 20 };
+enum { POOL_PAGES = 512, BLOCKS = 256, FILE_CHUNK = 1 << 20, LOOK_NS = 20000 };
 static const uint64_t PATIENCE_NS = UINT64_C(60000000000);
 
 struct spill {
@@ -60,10 +60,11 @@ static int sample_out(struct bench *bench, struct spill *spill, enum figure figu
 
 	if (taken < 0)
 		return (int)taken;
+	/* Sleep, because the mover needs all processors. */
 	while (atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]) - before < BLOCKS) {
 		if (monotonic_ns() > end)
 			return -ETIMEDOUT;
-		sched_yield();
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 	}
 	bench_sample(bench, figure, gbps(spill->bytes, monotonic_ns() - begin));
 	return 0;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measure how the cost of each operation grows with pages, sessions and objects, and compare it with its order.
+"""Measure how the cost of each operation grows with pages, sessions, threads, objects and adapters, and compare it
+with its order.
 
 usage: scaling.py BUILD [--points N] [--runs N] [--json FILE] [DIMENSION...]
 
-BUILD is the folder of the programs. A DIMENSION is pages, sessions or objects; the default is all. Every point has a
-gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure is the median of --runs
-samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the points; a figure whose
-order is worse than expected is marked with `!`, and the exit status is 1. Threads are not measured here, because the
-interpreter runs one at a time; gpool-bench measures them (`scaling`, `malloc_async_multi_stream`).
+BUILD is the folder of the programs. A DIMENSION is pages, sessions, threads, objects or adapters; the default is all.
+Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure is the
+median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
+points; a figure whose order is worse than expected is marked with `!`, and the exit status is 1. Threads are measured
+by `gpool-bench threads`, because the interpreter runs one at a time.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def order_of(points: List[Tuple[int, float]]) -> str:
 class Agent:
     """A gpoold with one pool, which serves when the constructor returns."""
 
+    adapters: "gpool.Adapters"  # of the points of adapters
+
     def __init__(self, build: Path, pages: int, *settings: str, pool: str = "") -> None:
         self.build, self.base = build, Path(tempfile.mkdtemp(prefix="gpool-scaling-"))
         self.base.chmod(0o755)
@@ -117,10 +120,12 @@ class Agent:
         )
 
 
-def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return milliseconds. Work that waits for no other thread is measured by thread_time(), which excludes other load
+    of the machine."""
+    begin = clock()
     work()
-    return (time.perf_counter() - begin) * 1000
+    return (clock() - begin) * 1000
 
 
 # ---- figures of a running agent ----
@@ -229,6 +234,42 @@ def look_up(agent: Agent) -> float:
         return timed(lambda: pool.find_objects(names))
 
 
+# ---- adapters ----
+
+PLAIN = str(ROOT / "tests" / "fixtures" / "adapters" / "plain")
+
+
+def register(agent: Agent) -> float:
+    made: List[gpool.Adapter] = []
+    took = timed(lambda: made.append(agent.adapters.register("another", PLAIN)), time.thread_time)
+    made[0].unregister()
+    return took
+
+
+def find(agent: Agent) -> float:
+    """1,000 look-ups of the adapter that was registered first."""
+    return timed(lambda: [agent.adapters.find("adapter/0") for _ in range(1000)], time.thread_time)
+
+
+def acquire(agent: Agent) -> float:
+    """1,000 acquisitions of a resident adapter."""
+    adapter = agent.adapters.find("adapter/0")
+    adapter.acquire().release()
+    return timed(lambda: [adapter.acquire().release() for _ in range(1000)], time.thread_time)
+
+
+def load(agent: Agent) -> float:
+    """Acquire an adapter that is not in the pool, from its files."""
+    adapter = agent.adapters.find("adapter/0")
+    adapter.acquire().release()
+    adapter.unload()
+    return timed(lambda: adapter.acquire().release())
+
+
+def adapter_stats(agent: Agent) -> float:
+    return timed(agent.adapters.stats, time.thread_time)
+
+
 Figure = Callable[[Agent], float]
 Table = Dict[str, Tuple[Figure, str]]  # the figure, and its expected order
 
@@ -281,6 +322,34 @@ def objects_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callabl
         yield count, agent, pool.close
 
 
+def adapters_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callable[[], None]]]:
+    """Each adapter has its own name; all have the same files."""
+    for count in [1, 10, 100, 1000, 10000, 100000][:most]:
+        agent = Agent(build, 1 << 10)
+        pool = agent.pool()
+        agent.adapters = pool.adapters()
+        for i in range(count):
+            agent.adapters.register(f"adapter/{i}", PLAIN)
+        yield count, agent, pool.close
+
+
+def threads_results(build: Path, most: int, runs: int) -> Dict[str, List[Tuple[int, float]]]:
+    """Return the results of gpool-bench, in milliseconds for 1,000 operations."""
+    results: Dict[str, List[Tuple[int, float]]] = {name: [] for name in DIMENSIONS["threads"][1]}
+    counts = [1, 2, 4, 8, 16, 32, 64][:most]
+    names = [f"threads_{name}_{count}" for count in counts for name in results]
+    command = [str(build / "gpool-bench"), "-o", "json", "--runs", str(runs), *names]
+    for line in subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines():
+        figure = json.loads(line)
+        _, name, count = figure["bench"].split("_")
+        results[name].append((int(count), figure["median"] / 1000))
+    return results
+
+
+def unused(_: Agent) -> float:
+    raise AssertionError("gpool-bench measures threads")
+
+
 DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Callable[[], None]]]], Table]] = {
     "pages": (
         pages_points,
@@ -305,6 +374,18 @@ DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Cal
             "publish": (publish, "constant"),
         },
     ),
+    "threads": (lambda build, most: iter(()), {name: (unused, "constant") for name in ("alloc", "pin", "malloc")}),
+    "adapters": (
+        adapters_points,
+        {
+            "register": (register, "constant"),
+            "find": (find, "constant"),
+            "acquire": (acquire, "constant"),
+            "load": (load, "constant"),
+            # linear in operations; beyond the caches each takes three times as long
+            "stats": (adapter_stats, "n log n"),
+        },
+    ),
     "objects": (
         objects_points,
         {
@@ -321,6 +402,8 @@ DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Cal
 
 def measure(build: Path, dimension: str, points: int, runs: int) -> Dict[str, List[Tuple[int, float]]]:
     made, table = DIMENSIONS[dimension]
+    if dimension == "threads":
+        return threads_results(build, points, runs)
     results: Dict[str, List[Tuple[int, float]]] = {name: [] for name in table}
     for n, agent, end in made(build, points):
         with agent:
