@@ -509,7 +509,11 @@ static int pool_open(struct attaching *a)
 		detach(pool);
 		return error;
 	}
-	pool->magazine = a->options.magazine ? a->options.magazine : MAGAZINE_DEFAULT;
+	pool->magazine = a->options.magazine;
+	if (!pool->magazine)
+		pool->magazine = atomic_load_explicit(&pool->header->thread_cache_pages, memory_order_relaxed);
+	if (!pool->magazine || pool->magazine > MAGAZINE_MAX)
+		pool->magazine = MAGAZINE_DEFAULT; /* an invalid number in the segment */
 	pool->run_pages = pool->page_count / RUNS_SHARE > RUNS_LEAST ? pool->page_count / RUNS_SHARE : RUNS_LEAST;
 	pool->alive = 1;
 	return 0;

@@ -44,22 +44,27 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 {
 	const char *equals = strchr(assignment, '=');
 	const struct config_key *key;
+	const struct config_synonym *synonym;
 	char path[64], why[400];
+	const char *reason;
 	int source;
 
 	if (!equals)
 		return config_fail(error, -EINVAL, "--set '%.80s': expected KEY=VALUE", assignment);
 	snprintf(path, sizeof(path), "%.*s", equals - assignment > 63 ? 63 : (int)(equals - assignment), assignment);
-	key = config_key_find(&config_keys, path);
+	key = config_key_given(&config_keys, path, &synonym);
 	if (!key && (!strncmp(path, "pools", 5) || !strncmp(path, "tenants", 7)))
 		return config_fail(error, -EINVAL,
 			"--set %s: pools and tenants must be defined in the configuration file; --pool can also add a "
 			"pool",
 			path);
+	reason = config_key_refused(path);
+	if (!key && reason)
+		return config_fail(error, -EINVAL, "--set %s: there is no such key: %s", path, reason);
 	if (!key)
 		return config_fail(
 			error, -EINVAL, "--set %s: unknown key; gpoold --print-config prints all keys", path);
-	if (config_value_parse(key, equals + 1, config, why, sizeof(why)))
+	if (config_synonym_parse(synonym, key, equals + 1, config, why, sizeof(why)))
 		return config_fail(error, -EINVAL, "--set %s: %s", path, why);
 	source = config_source_add(config, "--set");
 	config->origins[key - config_keys.keys] = source > 0 ? (uint32_t)source << 24 : 0;
@@ -70,17 +75,18 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 static int pool_assign(struct config_pool *pool, char *assignment, struct config_error *error)
 {
 	char *equals = strchr(assignment, '='), why[400];
+	const struct config_synonym *synonym;
 	const struct config_key *key;
 
 	if (!equals)
 		return config_fail(error, -EINVAL, "--pool: '%.80s': expected KEY=VALUE", assignment);
 	*equals = '\0';
-	key = config_key_find(&config_pool_keys, assignment);
+	key = config_key_given(&config_pool_keys, assignment, &synonym);
 	if (!key)
 		return config_fail(error, -EINVAL, "--pool: unknown key '%.60s'; gpoold --print-config prints all keys",
 			assignment);
-	if (config_value_parse(key, equals + 1, pool, why, sizeof(why)))
-		return config_fail(error, -EINVAL, "--pool: %s: %s", key->path, why);
+	if (config_synonym_parse(synonym, key, equals + 1, pool, why, sizeof(why)))
+		return config_fail(error, -EINVAL, "--pool: %s: %s", assignment, why);
 	if (!strcmp(key->path, "reserved"))
 		pool->reserved_given = true;
 	return 0;

@@ -19,11 +19,12 @@ enum {
 	CONFIG_NAMES_MAX = 64, /* users or groups in one list */
 	CONFIG_NAME_BYTES = 64,
 	CONFIG_PATH_BYTES = 96, /* leaves room for a socket's name in the 108 bytes of sun_path */
-	CONFIG_KEYS_MAX = 64,
+	CONFIG_KEYS_MAX = 80,
 	CONFIG_SOURCES_MAX = 64, /* files and the command line */
 };
 
 enum config_leak_action { CONFIG_LEAK_REPORT, CONFIG_LEAK_UNPIN, CONFIG_LEAK_DISCONNECT };
+enum config_strategy { CONFIG_BEST_FIT, CONFIG_FIRST_FIT };
 enum config_unused { CONFIG_UNUSED_KEEP, CONFIG_UNUSED_LEND };
 enum config_release { CONFIG_RELEASE_UNMAP, CONFIG_RELEASE_DEATH };
 enum config_log_target { CONFIG_LOG_STDERR, CONFIG_LOG_JOURNAL };
@@ -48,6 +49,7 @@ struct config_pool {
 	struct config_amount size;
 	uint64_t page_bytes;           /* 512 KiB, 1, 2 or 4 MiB */
 	uint64_t handle_bytes;         /* 0: the larger of page size and granularity */
+	uint64_t alignment;            /* of allocations that are smaller than a page; a power of two */
 	int huge_pages;                /* 0 no, 1 yes; see huge_pages.h */
 	struct config_amount reserved; /* pages for critical requests; see config_finish() */
 	bool reserved_given;           /* set in the configuration, so not reduced */
@@ -120,6 +122,8 @@ struct config {
 		uint32_t batch_most;    /* limit up to which the batch size grows under demand */
 		uint32_t idle_ms;       /* time without a refill after which idle pages are returned */
 		uint32_t keep_pages;    /* idle pages that are not returned */
+		enum config_strategy strategy;
+		uint32_t thread_cache_pages; /* default of struct gpool_options.magazine */
 	} lease;
 
 	struct {
@@ -138,6 +142,11 @@ struct config {
 		uint32_t max_duration_ms;
 		enum config_leak_action leaked;
 	} pins;
+
+	struct {
+		uint32_t hot_budget, warm_budget; /* maximum numbers in a pool; 0: limited by memory only */
+		uint32_t promotion_uses;
+	} adapters;
 
 	struct {
 		enum config_release release; /* when a page counts as released by a process */

@@ -264,11 +264,21 @@ static int unknown_key(const struct reading *in, const config_setting_t *setting
 	const char *prefix, const char *label)
 {
 	struct suggestion best = {.distance = 99};
-	const char *given = config_setting_name(setting);
-	char child[64];
+	const char *given = config_setting_name(setting), *reason;
+	const struct config_synonym *synonym;
+	char child[64], path[128];
+
+	snprintf(path, sizeof(path), "%s%s%.60s", prefix, *prefix ? "." : "", given);
+	reason = table == &config_keys ? config_key_refused(path) : NULL;
+	if (reason)
+		return config_fail(
+			in->error, -EINVAL, "%s:%u: there is no key '%s': %s", in->name, setting->line, path, reason);
 
 	for (size_t i = 0; i < table->count; i++)
 		if (child_of(table->keys[i].path, prefix, child, sizeof(child)))
+			suggest(&best, given, child);
+	for (size_t i = 0; (synonym = config_synonym_at(i)); i++)
+		if (synonym->table == table && child_of(synonym->path, prefix, child, sizeof(child)))
 			suggest(&best, given, child);
 	if (table == &config_keys && !*prefix) {
 		suggest(&best, given, "pools");
@@ -292,29 +302,40 @@ static const char *type_name(const config_setting_t *setting)
 	}
 }
 
+/* A key in the file, with the word that the file uses for it. */
+struct given_key {
+	const struct config_key *key;
+	const struct config_synonym *synonym; /* NULL: the key's own word */
+	const char *path;
+};
+
 static int wrong_type(
-	const struct reading *in, const config_setting_t *setting, const struct config_key *key, const char *label)
+	const struct reading *in, const config_setting_t *setting, const struct given_key *given, const char *label)
 {
 	char expected[200];
 
-	config_value_expected(key, expected, sizeof(expected));
+	if (given->synonym && *given->synonym->unit)
+		snprintf(expected, sizeof(expected), "an integer, without quotes");
+	else
+		config_value_expected(given->key, expected, sizeof(expected));
 	return config_fail(in->error, -EINVAL, "%s:%u: %s%s%s is %s; expected %s", in->name, setting->line,
-		config_setting_name(setting) ? "" : "an element of ", label, key->path, type_name(setting), expected);
+		config_setting_name(setting) ? "" : "an element of ", label, given->path, type_name(setting), expected);
 }
 
-static int read_names(const struct reading *in, const config_setting_t *setting, const struct config_key *key,
+static int read_names(const struct reading *in, const config_setting_t *setting, const struct given_key *given_key,
 	void *base, const char *label)
 {
+	const struct config_key *key = given_key->key;
 	struct config_names given = {0};
 	char why[256];
 
 	if (!config_setting_is_array(setting) && !config_setting_is_list(setting))
-		return wrong_type(in, setting, key, label);
+		return wrong_type(in, setting, given_key, label);
 	for (int i = 0; i < config_setting_length(setting); i++) {
 		const config_setting_t *element = config_setting_get_elem(setting, (unsigned)i);
 
 		if (config_setting_type(element) != CONFIG_TYPE_STRING)
-			return wrong_type(in, element, key, label);
+			return wrong_type(in, element, given_key, label);
 		if (config_names_add(key, config_setting_get_string(element), &given, why, sizeof(why)))
 			return config_fail(
 				in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, element->line, label, key->path, why);
@@ -323,35 +344,43 @@ static int read_names(const struct reading *in, const config_setting_t *setting,
 	return 0;
 }
 
-static int read_value(const struct reading *in, const config_setting_t *setting, const struct config_key *key,
+static int read_value(const struct reading *in, const config_setting_t *setting, const struct given_key *given,
 	void *base, const char *label)
 {
+	const struct config_key *key = given->key;
 	int type = config_setting_type(setting);
 	char number[40], why[256];
 	const char *text = number;
 
 	if (config_value_is_list(key->kind))
-		return read_names(in, setting, key, base, label);
-	if (config_value_quoted(key->kind)) {
+		return read_names(in, setting, given, base, label);
+	if (config_value_quoted(key->kind) && !(given->synonym && *given->synonym->unit)) {
 		if (type != CONFIG_TYPE_STRING)
-			return wrong_type(in, setting, key, label);
+			return wrong_type(in, setting, given, label);
 		text = config_setting_get_string(setting);
 	} else if (type == CONFIG_TYPE_INT || type == CONFIG_TYPE_INT64) {
 		snprintf(number, sizeof(number), "%lld", config_setting_get_int64(setting));
 	} else if (type == CONFIG_TYPE_FLOAT && key->kind == CONFIG_KIND_FLOAT) {
 		snprintf(number, sizeof(number), "%.17g", config_setting_get_float(setting));
 	} else {
-		return wrong_type(in, setting, key, label);
+		return wrong_type(in, setting, given, label);
 	}
-	if (config_value_parse(key, text, base, why, sizeof(why)))
+	if (config_synonym_parse(given->synonym, key, text, base, why, sizeof(why)))
 		return config_fail(
-			in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, setting->line, label, key->path, why);
+			in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, setting->line, label, given->path, why);
 	return 0;
 }
 
 static uint32_t origin_of(const struct reading *in, const config_setting_t *setting)
 {
 	return (uint32_t)in->source << 24 | setting->line;
+}
+
+static const char *name_in_group(const struct config_key *key)
+{
+	const char *dot = strrchr(key->path, '.');
+
+	return dot ? dot + 1 : key->path;
 }
 
 static bool group_known(const struct config_table *table, const char *path)
@@ -379,14 +408,17 @@ static int read_group(const struct reading *in, const config_setting_t *group, c
 	for (int i = 0; rc == 0 && i < config_setting_length(group); i++) {
 		const config_setting_t *setting = config_setting_get_elem(group, (unsigned)i);
 		const char *name = config_setting_name(setting);
-		const struct config_key *key;
+		struct given_key given = {.path = path};
 
 		snprintf(path, sizeof(path), "%s%s%.60s", prefix, *prefix ? "." : "", name);
-		key = config_key_find(table, path);
-		if (key) {
-			rc = read_value(in, setting, key, base, label);
+		given.key = config_key_given(table, path, &given.synonym);
+		if (given.key && given.synonym && config_setting_get_member(group, name_in_group(given.key))) {
+			rc = config_fail(in->error, -EINVAL, "%s:%u: %s%s and %s are the same key; set one of them",
+				in->name, setting->line, label, path, name_in_group(given.key));
+		} else if (given.key) {
+			rc = read_value(in, setting, &given, base, label);
 			if (table == &config_keys)
-				in->config->origins[key - table->keys] = origin_of(in, setting);
+				in->config->origins[given.key - table->keys] = origin_of(in, setting);
 		} else if (table == &config_keys && !*prefix && (!strcmp(name, "pools") || !strcmp(name, "tenants"))) {
 			rc = read_list(in, setting);
 		} else if (!group_known(table, path)) {

@@ -108,6 +108,19 @@ static void range_text(const struct config_key *key, char *text, size_t text_byt
 	snprintf(text, text_bytes, "%s; %s.", expected, reload_text(key));
 }
 
+/* Print the synonym of a key as a sentence; an empty text if it has none. */
+static const char *synonym_text(const struct config_key *key, char *text, size_t text_bytes)
+{
+	const struct config_synonym *synonym = config_synonym_of(key);
+	const char *dot = synonym ? strrchr(synonym->path, '.') : NULL;
+
+	text[0] = '\0';
+	if (synonym)
+		snprintf(text, text_bytes, "Can also be given as %s%s%s.", dot ? dot + 1 : synonym->path,
+			*synonym->unit ? ", a number of " : "", synonym->unit);
+	return text;
+}
+
 static void print_key_man(const struct printing *p, const struct config_key *key, const char *name)
 {
 	char range[256];
@@ -119,6 +132,7 @@ static void print_key_man(const struct printing *p, const struct config_key *key
 	else
 		fprintf(p->out, ".It Ic %s No = Li %s\n", name, key->text);
 	print_sentences(p->out, key->help);
+	print_sentences(p->out, synonym_text(key, range, sizeof(range)));
 	range_text(key, range, sizeof(range));
 	print_sentences(p->out, range);
 }
@@ -127,12 +141,13 @@ static void print_key_man(const struct printing *p, const struct config_key *key
 static void print_key_file(
 	struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
 {
-	char range[256];
+	char range[256], synonym[128];
 
 	separate(p);
 	if (p->form == CONFIG_PRINT_EXAMPLE) {
 		range_text(key, range, sizeof(range));
 		print_comment(p, key->help);
+		print_comment(p, synonym_text(key, synonym, sizeof(synonym)));
 		print_comment(p, range);
 	}
 	indent(p);

@@ -48,6 +48,14 @@ static const struct group_text groups[] = {
 #include "agent/config/config_keys.def"
 };
 
+struct refused_key {
+	const char *path, *reason;
+};
+#define CONFIG_REFUSED(refused_path, reason) {refused_path, reason},
+static const struct refused_key refused_keys[] = {
+#include "agent/config/config_keys.def"
+};
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 _Static_assert(COUNT(global_keys) <= CONFIG_KEYS_MAX, "raise CONFIG_KEYS_MAX");
@@ -61,6 +69,57 @@ const struct config_key *config_key_find(const struct config_table *table, const
 	for (size_t i = 0; i < table->count; i++)
 		if (!strcmp(table->keys[i].path, path))
 			return &table->keys[i];
+	return NULL;
+}
+
+/* ---- other words for keys ---- */
+
+#define CONFIG_SYNONYM(word, key, unit) {&config_keys, word, key, unit},
+#define CONFIG_POOL_SYNONYM(word, key, unit) {&config_pool_keys, word, key, unit},
+static const struct config_synonym synonyms[] = {
+#include "agent/config/config_keys.def"
+};
+
+const struct config_synonym *config_synonym_at(size_t index)
+{
+	return index < COUNT(synonyms) ? &synonyms[index] : NULL;
+}
+
+const struct config_synonym *config_synonym_of(const struct config_key *key)
+{
+	for (size_t i = 0; i < COUNT(synonyms); i++)
+		if (config_key_find(synonyms[i].table, synonyms[i].key) == key)
+			return &synonyms[i];
+	return NULL;
+}
+
+const struct config_key *config_key_given(
+	const struct config_table *table, const char *path, const struct config_synonym **synonym)
+{
+	*synonym = NULL;
+	for (size_t i = 0; i < COUNT(synonyms); i++)
+		if (synonyms[i].table == table && !strcmp(synonyms[i].path, path))
+			*synonym = &synonyms[i];
+	return config_key_find(table, *synonym ? (*synonym)->key : path);
+}
+
+int config_synonym_parse(const struct config_synonym *synonym, const struct config_key *key, const char *text,
+	void *base, char *why, size_t why_bytes)
+{
+	char number[48];
+
+	if (synonym && *synonym->unit) {
+		snprintf(number, sizeof(number), "%.30s %s", text, synonym->unit);
+		text = number;
+	}
+	return config_value_parse(key, text, base, why, why_bytes);
+}
+
+const char *config_key_refused(const char *path)
+{
+	for (size_t i = 0; i < COUNT(refused_keys); i++)
+		if (!strcmp(refused_keys[i].path, path))
+			return refused_keys[i].reason;
 	return NULL;
 }
 

@@ -55,6 +55,30 @@ extern const struct config_table config_tenant_keys;
 
 const struct config_key *config_key_find(const struct config_table *table, const char *path);
 
+/* Another word for a key. With a unit, its value is an integer, to which the unit is appended. */
+struct config_synonym {
+	const struct config_table *table;
+	const char *path, *key, *unit;
+};
+
+/*
+ * config_synonym_of() - return the synonym of a key, or NULL: a key has at most one. config_synonym_at() - return the
+ * synonym with this index, or NULL after the last.
+ */
+const struct config_synonym *config_synonym_of(const struct config_key *key);
+const struct config_synonym *config_synonym_at(size_t index);
+
+/* config_key_given() - return the key with this path or synonym, or NULL. *synonym is NULL for the key's own path. */
+const struct config_key *config_key_given(
+	const struct config_table *table, const char *path, const struct config_synonym **synonym);
+
+/* config_synonym_parse() - as config_value_parse(), with the unit of the synonym; the synonym may be NULL. */
+int config_synonym_parse(const struct config_synonym *synonym, const struct config_key *key, const char *text,
+	void *base, char *why, size_t why_bytes);
+
+/* config_key_refused() - return why there is no key with this path, or NULL if no reason is recorded. */
+const char *config_key_refused(const char *path);
+
 /* config_group_help() - return the help text of a group such as "lease" or "access.workers", or "". */
 const char *config_group_help(const char *path);
 

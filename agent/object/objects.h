@@ -84,7 +84,8 @@ void objects_holders(const struct pool *pool, evict_holder_found *found, void *c
  */
 extern const struct evict_source objects_evict_source;
 /*
- * objects_thin() - evict pinnable objects above the pool's limit `pinnable_objects`, those with the lowest worth first.
+ * objects_thin() - evict pinnable objects above the pool's limit `pinnable_objects` and the budgets of adapters, those
+ * with the lowest worth first.
  * Objects that a session pins or that the tenant rules protect, and the object `spared` (0: none), are not evicted.
  * Cost: a check of all pins, if the limit is exceeded.
  */
@@ -223,6 +224,13 @@ void object_order_back(struct pool *pool);
  * evictable pages that belong to no tenant.
  */
 uint32_t object_order_pinnables(const struct pool *pool);
+/*
+ * object_adapter_tier() - return the tier of an adapter's object, by the prefix of its name; OBJECT_ADAPTER_TIERS: not
+ * an adapter. object_order_adapters() - return the number of pinnable objects of a tier.
+ */
+enum object_adapter_tier { OBJECT_ADAPTER_HOT, OBJECT_ADAPTER_WARM, OBJECT_ADAPTER_TIERS };
+enum object_adapter_tier object_adapter_tier(const struct object_record *record);
+uint32_t object_order_adapters(const struct pool *pool, enum object_adapter_tier tier);
 uint32_t object_order_idle_pages(const struct pool *pool);
 /*
  * object_order_offered_pages() - return the number of pages of all evictable objects with OBJECT_BY_PINS, which are

@@ -226,16 +226,45 @@ static const struct evict_candidate *next_object(struct pool *pool, const struct
 	return evict_order(ephemeral, pinnable) < 0 ? ephemeral : pinnable;
 }
 
+static bool too_many_pinnables(const struct pool *pool)
+{
+	uint32_t most = pool->config->pinnable_objects;
+
+	return most && object_order_pinnables(pool) > most;
+}
+
+static bool too_many_adapters(const struct pool *pool, enum object_adapter_tier tier)
+{
+	uint32_t most = tier == OBJECT_ADAPTER_HOT ? pool->agent->config.adapters.hot_budget
+						   : pool->agent->config.adapters.warm_budget;
+
+	return most && object_order_adapters(pool, tier) > most;
+}
+
+static bool any_too_many(const struct pool *pool)
+{
+	return too_many_pinnables(pool) || too_many_adapters(pool, OBJECT_ADAPTER_HOT) ||
+		too_many_adapters(pool, OBJECT_ADAPTER_WARM);
+}
+
+/* Return true if the eviction of a pinnable object reduces a number that is too large. */
+static bool one_too_many(const struct pool *pool, uint32_t number)
+{
+	enum object_adapter_tier tier = object_adapter_tier(object_record(pool, number));
+
+	return too_many_pinnables(pool) || (tier != OBJECT_ADAPTER_TIERS && too_many_adapters(pool, tier));
+}
+
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared)
 {
 	const struct evict_request request = {.for_tenant = taker};
-	uint32_t most = pool->config->pinnable_objects, number;
+	uint32_t number;
 
-	if (!most || object_order_pinnables(pool) <= most)
+	if (!any_too_many(pool))
 		return;
 	objects_order_look_at_pins(pool);
-	while (object_order_pinnables(pool) > most && (number = object_order_next_pinnable(pool)))
-		if (number != spared && may_have(pool, number, &request))
+	while (any_too_many(pool) && (number = object_order_next_pinnable(pool)))
+		if (number != spared && one_too_many(pool, number) && may_have(pool, number, &request))
 			evict_one_object(pool, number);
 		else
 			object_order_aside(pool, number);

@@ -17,6 +17,7 @@
 #include "agent/pages/evict.h"
 #include "shm/policy/eviction.h"
 #include "shm/policy/number_heap.h"
+#include "shm/object_names.h"
 #include "shm/pins.h"
 
 #include <errno.h>
@@ -30,8 +31,9 @@ struct objects_order {
 	struct eviction *ephemeral;
 	struct number_heap pinnable; /* objects that are not open, by worth */
 	uint32_t pinnables;          /* objects in the order, open or not */
-	uint32_t *numbers;           /* [count] objects by node */
-	uint32_t *aside;             /* [aside_count] skipped objects */
+	uint32_t adapters[OBJECT_ADAPTER_TIERS];
+	uint32_t *numbers; /* [count] objects by node */
+	uint32_t *aside;   /* [aside_count] skipped objects */
 	uint32_t aside_count;
 	uint32_t idle_pages;    /* of objects without a tenant; struct tenant has those of the tenant */
 	uint32_t offered_pages; /* idle pages of all objects with OBJECT_BY_PINS */
@@ -107,6 +109,22 @@ static void stay_add(struct pool *pool, uint32_t number, int more)
 	}
 }
 
+enum object_adapter_tier object_adapter_tier(const struct object_record *record)
+{
+	if (!strncmp(record->name, LORA_PREFIX, strlen(LORA_PREFIX)))
+		return OBJECT_ADAPTER_HOT;
+	return strncmp(record->name, LORA_WARM_PREFIX, strlen(LORA_WARM_PREFIX)) ? OBJECT_ADAPTER_TIERS
+										 : OBJECT_ADAPTER_WARM;
+}
+
+static void adapters_count(struct objects_order *order, const struct object_record *record, int more)
+{
+	enum object_adapter_tier tier = object_adapter_tier(record);
+
+	if (tier != OBJECT_ADAPTER_TIERS)
+		order->adapters[tier] += (uint32_t)more;
+}
+
 static void enter(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -117,6 +135,7 @@ static void enter(struct pool *pool, uint32_t number)
 	if (is_pinnable(pool, number)) {
 		object_worth_begin(pool, number);
 		order->pinnables++;
+		adapters_count(order, record, 1);
 		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
 	} else {
 		/* This cannot fail, because the tree has one node per object. */
@@ -148,6 +167,7 @@ static void leave(struct pool *pool, uint32_t number, bool evicted)
 		object_of(pool, above)->stay_below += object->stay_below - 1;
 	if (is_pinnable(pool, number)) {
 		order->pinnables--;
+		adapters_count(order, object_record(pool, number), -1);
 		if (!object->open)
 			number_heap_remove(&order->pinnable, number);
 	} else if (evicted) {
@@ -282,6 +302,11 @@ uint32_t object_order_next_pinnable(const struct pool *pool)
 	const struct objects_order *order = pool->objects->order;
 
 	return order->pinnable.count ? number_heap_lowest(&order->pinnable) : 0;
+}
+
+uint32_t object_order_adapters(const struct pool *pool, enum object_adapter_tier tier)
+{
+	return pool->objects->order->adapters[tier];
 }
 
 uint32_t object_order_pinnables(const struct pool *pool)

@@ -480,7 +480,8 @@ static uint32_t take_longest(struct session *session, bool reserved, uint32_t mo
 static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
-	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
+	bool first_fit = want->flags & LEASE_FIRST_FIT || pool->agent->config.lease.strategy == CONFIG_FIRST_FIT;
+	bool critical = want->flags & LEASE_CRITICAL;
 	/* Pages that are kept for other tenants are not available; a critical request uses reserved pages instead. */
 	uint32_t need = want->need, normal = available(session, 0), first, got;
 

@@ -140,6 +140,19 @@ static void sampling_publish(struct pool *pool, uint32_t sampling)
 	atomic_store_explicit(&pool->segment.header->flight_sampling, power, memory_order_relaxed);
 }
 
+/* Publish the settings that the library applies. */
+static void defaults_publish(
+	const struct pool_segment *segment, const struct config_pool *pool, const struct config *config)
+{
+	struct pool_header *header = segment->header;
+
+	atomic_store_explicit(&header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
+	atomic_store_explicit(&header->first_fit, config->lease.strategy == CONFIG_FIRST_FIT, memory_order_relaxed);
+	atomic_store_explicit(&header->thread_cache_pages, config->lease.thread_cache_pages, memory_order_relaxed);
+	atomic_store_explicit(&header->alignment, (uint32_t)pool->alignment, memory_order_relaxed);
+	atomic_store_explicit(&header->promotion_uses, config->adapters.promotion_uses, memory_order_relaxed);
+}
+
 void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
@@ -159,7 +172,7 @@ void pool_configure(struct pool *pool)
 	}
 	limits_restore(pool);
 	sampling_publish(pool, config->flight.sampling);
-	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
+	defaults_publish(&pool->segment, pool->config, config);
 	evict_configure(pool);
 }
 

@@ -189,6 +189,7 @@ static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t
 		block_from_run(cache, run.page, page_count, run.word, &request->attributes, block);
 		return 0;
 	}
+	first_fit |= atomic_load_explicit(&pool->header->first_fit, memory_order_relaxed) != 0;
 	if (!lease_take_run(pool->session.free_bits, pool->summary, limit, page_count, first_fit, &first))
 		return -ENOSPC;
 	if (unlikely(first + page_count > limit)) {

@@ -98,6 +98,7 @@ struct gpool {
 	uint64_t page_bytes;
 	_Atomic uint64_t *summary; /* summary of session.free_bits */
 	uint32_t unreserved;       /* pages [0, unreserved) are for all requests, the others only for critical ones */
+	uint32_t alignment;        /* of spans */
 	uint32_t magazine;         /* number of single pages that a thread keeps */
 	uint32_t run_pages;        /* number of pages in the runs that a thread keeps */
 	uint32_t session_kind;     /* session kind in the attach request: 0 worker, 1 observer, 2 admin */

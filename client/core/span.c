@@ -17,6 +17,7 @@
 
 enum {
 	SPAN_UNIT = 256,
+	ALIGNMENT_MAX = 4096,
 };
 
 struct span_page {
@@ -47,9 +48,14 @@ uint32_t span_pages(const struct gpool *pool)
 int span_open(struct gpool *pool)
 {
 	struct spans *spans = calloc(1, sizeof(*spans));
+	uint32_t alignment = atomic_load_explicit(&pool->header->alignment, memory_order_relaxed);
 
 	if (!spans)
 		return -ENOMEM;
+	/* Without an agent that publishes a valid alignment, use the smallest. Pages are aligned to ALIGNMENT_MAX. */
+	pool->alignment = alignment > SPAN_UNIT && alignment <= ALIGNMENT_MAX && !(alignment & (alignment - 1))
+		? alignment
+		: SPAN_UNIT;
 	spans->bytes = pool->page_count * sizeof(*spans->at);
 	spans->at =
 		mmap(NULL, spans->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -88,7 +94,7 @@ static uint32_t class_bytes(uint32_t class)
 	return (4 + class % 4) << (class / 4 - 1) << 8;
 }
 
-uint32_t span_class_of(uint32_t bytes)
+static uint32_t class_of(uint32_t bytes)
 {
 	uint32_t units = (bytes + SPAN_UNIT - 1) / SPAN_UNIT, shift, class;
 
@@ -98,6 +104,16 @@ uint32_t span_class_of(uint32_t bytes)
 	shift = 29 - (uint32_t)__builtin_clz(units);
 	class = 4 * (shift + 1) + ((units >> shift) & 3);
 	return units & ((1u << shift) - 1) ? class + 1 : class;
+}
+
+uint32_t span_class_of(const struct gpool *pool, uint32_t bytes)
+{
+	/* The pieces of a page are adjacent, so all are aligned if their size is a multiple. */
+	uint32_t class = class_of((bytes + pool->alignment - 1) & -pool->alignment);
+
+	while (unlikely(class_bytes(class) & (pool->alignment - 1)))
+		class ++;
+	return class;
 }
 
 /* ---- pages ---- */
@@ -195,7 +211,7 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct 
 			(unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
 	if (usage >= GPOOL_USAGE_COUNT)
 		return fail(-EINVAL, "usage is %u; the maximum is %d", usage, GPOOL_USAGE_COUNT - 1);
-	class = span_class_of((uint32_t)bytes);
+	class = span_class_of(pool, (uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[usage][class]);
 	if (!page)

@@ -6,7 +6,8 @@
 
 enum { SPAN_CLASSES = 64 }; /* more than the classes of a page of 4 MB */
 
-uint32_t span_class_of(uint32_t bytes);
+/* span_class_of() - return the smallest class of spans that have room for `bytes` and the alignment of the pool. */
+uint32_t span_class_of(const struct gpool *pool, uint32_t bytes);
 
 uint32_t span_pages(const struct gpool *pool);
 

@@ -330,7 +330,7 @@ GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *bl
 
 /* ---- parts of pages ---- */
 
-/* Part of a page, aligned to 256 bytes; a value that may be copied freely. */
+/* Part of a page, aligned to the pool's `alignment`, by default 256 bytes; a value that may be copied freely. */
 struct gpool_span {
 	struct gpool_block block; /* the page that contains it, pinned while it has spans */
 	uint64_t address;
@@ -341,7 +341,8 @@ struct gpool_span {
 /*
  * gpool_span_alloc() - allocate a part of a page. Spans of one size class and usage share pages.
  *
- * @bytes: 1 to half a page; rounded up to a multiple of 256, and above 1 KiB by at most a quarter
+ * @bytes: 1 to half a page; rounded up to a multiple of the alignment, and above four times the alignment by at most a
+ *         quarter
  * @usage: enum gpool_usage
  *
  * The call does not wait for pages. The pin of the page counts as leaked after pins.max_duration, unless gpool_touch()

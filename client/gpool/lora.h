@@ -61,11 +61,11 @@ struct gpool_lora_options {
 	 */
 	struct gpool *warm;
 	/*
-	 * Interval in milliseconds between loads of evicted adapters in advance. The adapter must have been acquired
-	 * twice in the last minute; the most used adapter is loaded first. The load starts when no loader is busy, if
-	 * it evicts no content, an eighth of the pool remains free, and the pressure is low. An adapter that was loaded
-	 * in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
-	 * UINT32_MAX: never.
+	 * Interval in milliseconds between loads of evicted adapters in advance. The adapter must have been acquired at
+	 * least adapters.promotion_threshold (gpoold.conf) times in the last minute, by default twice; the most used
+	 * adapter is loaded first. The load starts when no loader is busy, if it evicts no content, an eighth of the
+	 * pool remains free, and the pressure is low. An adapter that was loaded in advance, or was unloaded, is not
+	 * loaded in advance again until it has been acquired. 0: 10,000; UINT32_MAX: never.
 	 */
 	uint32_t rebalance_ms;
 	uint32_t reserved; /* 0 */

@@ -587,7 +587,8 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  * @stream:  from gpool_stream_open(). 0: for work that the caller starts after the call in any way. The call then
  *           allocates only memory that the GPU no longer uses; if no such memory exists, the call waits on the host, as
  *           it does for a host-signaled timeline
- * @address: receives the device address, aligned to the GPU's smallest mapping, or to 256 bytes for a small allocation
+ * @address: receives the device address, aligned to the GPU's smallest mapping, or for a small allocation to the pool's
+ *           `alignment`, by default 256 bytes
  *
  * Memory is searched in this order: the best fit among memory that was freed in this stream, whether the GPU uses it or
  * not; the best fit among memory of any stream that the GPU no longer uses; a new region to which free pages are

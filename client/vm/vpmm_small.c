@@ -395,7 +395,8 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 	else
 		at = malloc(sizeof(*at));
 	if (at) {
-		*at = (struct small){.span = *span, .class = span_class_of((uint32_t)bytes), .driver = driver};
+		*at = (struct small){
+			.span = *span, .class = span_class_of(vpmm->pool, (uint32_t)bytes), .driver = driver};
 		HASH_ADD(hh, small->all, span.address, sizeof(at->span.address), at);
 		if (at->lost) {
 			free(at);
@@ -460,7 +461,7 @@ int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64
 	}
 	pthread_mutex_lock(&small->lock);
 	lists = stream_of(small, stream);
-	if (lists && (at = TAILQ_FIRST(&lists->classes[span_class_of((uint32_t)bytes)]))) {
+	if (lists && (at = TAILQ_FIRST(&lists->classes[span_class_of(vpmm->pool, (uint32_t)bytes)]))) {
 		waiting_remove(small, lists, at);
 		at->guard = stream;
 		small_begin(small, at, bytes);

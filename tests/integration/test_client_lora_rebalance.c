@@ -3,7 +3,7 @@
  *
  * Goal: if an adapter was used repeatedly and then evicted for others, it is loaded again when memory is free: one
  * adapter at a time, and once for each time that it is used. Adapters that were used once or were unloaded are not
- * loaded again. No load evicts content or runs under pressure.
+ * loaded again. No load evicts content or runs under pressure. The settings of the group adapters take effect.
  *
  * Method: an engine with adapters and a worker that takes their pages, on a gpoold. In the first test the rebalancing
  * runs on request, so its effect is known.
@@ -18,21 +18,29 @@ enum { HOUR_MS = 3600000, HALF_PAGES = PAGES / 2 };
 static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
 	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
-static struct gpool *one, *other;
+static struct gpool *one, *other, *warm;
 static struct gpool_lora *lora;
 
 /* ---- fixture ---- */
 
-static void engine_start(uint32_t rebalance_ms)
+static void engine_start_with(const char *const *arguments, const char *warm_pool, uint32_t rebalance_ms)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 
 	engine_adapters_begin();
-	start(calm);
-	one = open_worker();
-	other = open_worker();
+	start(arguments);
+	one = open_as(0, "p0", NULL);
+	other = open_as(0, "p0", NULL);
+	if (warm_pool)
+		warm = open_as(0, warm_pool, NULL);
 	options.rebalance_ms = rebalance_ms;
+	options.warm = warm;
 	assert_int_equal(gpool_lora_create(one, &options, &lora), 0);
+}
+
+static void engine_start(uint32_t rebalance_ms)
+{
+	engine_start_with(calm, NULL, rebalance_ms);
 }
 
 static int engine_stop(void **state)
@@ -42,6 +50,8 @@ static int engine_stop(void **state)
 	lora = NULL;
 	gpool_close(one);
 	gpool_close(other);
+	gpool_close(warm);
+	warm = NULL;
 	return error | engine_adapters_end() | stop(state);
 }
 
@@ -216,6 +226,63 @@ static void test_once_for_its_uses(void **state)
 	assert_int_equal(rebalanced(), 2);
 }
 
+static void test_threshold(void **state)
+{
+	static const char *const arguments[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+		"lease.batch_pages=1", "--set", "lease.batch_most=1", "--set", "adapters.promotion_threshold=4", NULL};
+	uint32_t id;
+
+	(void)state;
+	engine_start_with(arguments, NULL, HOUR_MS);
+	id = small_one();
+	used(id, 3);
+	lost_to_others();
+	look();
+	assert_int_equal(rebalanced(), 0);
+	used(id, 1);
+	lost_to_others();
+	look();
+	assert_int_equal(rebalanced(), 1);
+}
+
+/* ---- budgets ---- */
+
+static uint32_t objects_in(struct gpool *pool)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	while (gpool_object_next(pool, &cursor, &info) == 0)
+		count++;
+	return count;
+}
+
+/* The budgets apply in every pool, to adapters in `p0` and to copies in `warm`. An adapter in use is not evicted. */
+static void test_budgets(void **state)
+{
+	static const char *const arguments[] = {"--pool", POOL, "--pool",
+		"name=warm,backend=host,size=64MiB,page_size=1MiB,reserved=0", QUIET, "--set", "adapters.hot_budget=2",
+		"--set", "adapters.warm_budget=3", NULL};
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+	uint32_t ids[5];
+
+	(void)state;
+	engine_start_with(arguments, "warm", HOUR_MS);
+	for (int i = 0; i < 5; i++)
+		ids[i] = small_one();
+	assert_int_equal(gpool_lora_acquire(lora, ids[0], -1), 0);
+	for (int i = 1; i < 5; i++) {
+		used(ids[i], 1);
+		AWAIT(objects_in(one) == 2);
+		AWAIT(gpool_lora_stats(lora, &stats) == 0 && stats.warm_made == (uint64_t)i + 1);
+	}
+	AWAIT(objects_in(warm) == 3);
+	assert_int_equal(info_of(ids[0]).lost, 0);
+	assert_int_equal(gpool_lora_acquire(lora, ids[0], 0), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
+}
+
 /* ---- adapters that are not loaded again ---- */
 
 static void test_used_once(void **state)
@@ -353,6 +420,8 @@ int main(int argc, char **argv)
 		TEST(evicted_adapter_is_loaded_again),
 		TEST(one_at_a_time),
 		TEST(once_for_its_uses),
+		TEST(threshold),
+		TEST(budgets),
 		TEST(used_once),
 		TEST(unloaded),
 		TEST(never),

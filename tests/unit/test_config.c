@@ -361,11 +361,69 @@ static void test_unknown_keys(void **state)
 		{"something_else = 1;", "1: unknown key 'something_else'"},
 		{"pools = ( { name = \"a\";\n pagesize = \"2MiB\"; } );",
 			"2: unknown key 'pools.a.pagesize'; did you mean 'page_size'?"},
+		{"\neviction = { hihg_watermark = 3; };",
+			"2: unknown key 'eviction.hihg_watermark'; did you mean 'high_watermark'?"},
+		{"adapters = { compression_threshold = \"60s\"; };",
+			"1: there is no key 'adapters.compression_threshold': the compressed copy of an adapter is "
+			"stored right after its first load, with the option GPOOL_LORA_INT8"},
 		{"tenants = ( { name = \"t\"; wieght = 3; } );",
 			"1: unknown key 'tenants.t.wieght'; did you mean 'weight'?"},
 	};
 
 	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+/* Each word for a key sets the same field, in a file and on the command line. */
+static void test_synonyms(void **state)
+{
+	static const struct complaint cases[] = {
+		{"eviction = { start = 91;\nhigh_watermark = 92; };",
+			"2: eviction.high_watermark and start are the same key; set one of them"},
+		{"eviction = { low_watermark = 100; };",
+			"1: eviction.low_watermark: invalid value '100'; expected an integer from 0 to 99 percent"},
+		{"eviction = { low_watermark = \"5\"; };",
+			"1: eviction.low_watermark is a string; expected an integer from 0 to 99 percent"},
+		{"pools = ( { name = \"a\"; total_pages = \"64\"; } );",
+			"1: pools.a.total_pages is a string; expected an integer, without quotes"},
+		{"pools = ( { name = \"a\"; size = \"1GiB\"; total_pages = 64; } );",
+			"1: pools.a.total_pages and size are the same key; set one of them"},
+		{"pools = ( { name = \"a\"; total_pages = 0; } );",
+			"1: pools.a.total_pages: invalid value '0 pages'; expected an amount above 0 in quotes, such "
+			"as \"2GiB\", \"4096 pages\" or \"90%\""},
+	};
+
+	(void)state;
+	assert_int_equal(load("pools = ( { name = \"a\"; total_pages = 64; alignment = \"512B\"; } );\n"
+			      "eviction = { high_watermark = 70; low_watermark = 60; hysteresis = 0.25; };\n"
+			      "pins = { max_pin_duration = \"7s\"; pin_timeout = \"8ms\"; leaked = \"unpin\"; };\n"
+			      "lease = { allocation_strategy = \"first_fit\"; thread_cache_size = 32; };\n"
+			      "adapters = { hot_budget = 100; warm_budget = 1000; promotion_threshold = 10; };"),
+		0);
+	assert_int_equal(config.pools[0].size.unit, CONFIG_AMOUNT_PAGES);
+	assert_int_equal(config.pools[0].size.value, 64);
+	assert_int_equal(config.pools[0].alignment, 512);
+	assert_int_equal(config.eviction.start_percent, 70);
+	assert_int_equal(config.eviction.stop_percent, 60);
+	assert_true(config.eviction.hysteresis == 0.25);
+	assert_int_equal(config.pins.max_duration_ms, 7000);
+	assert_int_equal(config.pins.timeout_ms, 8);
+	assert_int_equal(config.lease.strategy, CONFIG_FIRST_FIT);
+	assert_int_equal(config.lease.thread_cache_pages, 32);
+	assert_int_equal(config.adapters.hot_budget, 100);
+	assert_int_equal(config.adapters.warm_budget, 1000);
+	assert_int_equal(config.adapters.promotion_uses, 10);
+	assert_int_equal(config_set(&config, "eviction.high_watermark=95", &error), 0);
+	assert_int_equal(config.eviction.start_percent, 95);
+	assert_int_equal(config_set(&config, "adapters.compression_threshold=60s", &error), -EINVAL);
+	assert_string_equal(error.text,
+		"--set adapters.compression_threshold: there is no such key: the compressed copy of an adapter is "
+		"stored right after its first load, with the option GPOOL_LORA_INT8");
+	assert_int_equal(config_add_pool(&config, "name=b,backend=host,total_pages=32", &error), 0);
+	assert_int_equal(config.pools[1].size.value, 32);
+	/* A check across keys names the place of a synonym. */
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; } );\neviction = { high_watermark = 60; };"), -EINVAL);
+	assert_complaint("2: eviction.stop (80) must be below eviction.start (60)");
 	ASSERT_COMPLAINTS(cases);
 }
 

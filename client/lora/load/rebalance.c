@@ -5,7 +5,6 @@
 
 enum {
 	DEFAULT_MS = 10000, /* chosen: limits the bandwidth for loads for which no caller has asked */
-	USES_LEAST = 2,     /* minimum in the last window; a single use does not predict another one */
 	RESERVE = 8,        /* one page in RESERVE stays free for other requests */
 };
 
@@ -75,10 +74,10 @@ static bool has_left(const struct lora_entry *entry)
 		(entry->state == GPOOL_LORA_RESIDENT && !entry->load && object_is_gone(entry->object));
 }
 
-static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now_us)
+static bool may_come_back(struct lora_entry *entry, uint32_t uses_least, uint32_t pages, uint64_t now_us)
 {
 	if (entry->acquires == entry->acquires_spent || entry->acquired || entry->waiting ||
-		worth_recent(&terms, &entry->worth, now_us) < USES_LEAST)
+		worth_recent(&terms, &entry->worth, now_us) < uses_least)
 		return false;
 	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
 }
@@ -90,6 +89,7 @@ static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now
 static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us)
 {
 	uint32_t pages = pages_to_spare(lora->pool);
+	uint32_t uses_least = atomic_load_explicit(&lora->pool->header->promotion_uses, memory_order_relaxed);
 	struct lora_entry *best = NULL;
 
 	for (uint32_t i = 0; i < lora->entry_count; i++) {
@@ -98,7 +98,7 @@ static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us
 		if (!entry)
 			continue;
 		uses_learn(entry, now_us);
-		if (may_come_back(entry, pages, now_us) && (!best || entry->worth.heat > best->worth.heat))
+		if (may_come_back(entry, uses_least, pages, now_us) && (!best || entry->worth.heat > best->worth.heat))
 			best = entry;
 	}
 	return best;
