@@ -22,8 +22,6 @@
 #include <string.h>
 
 enum {
-	/* wait after the agent's time limit: it may be restarting, or waiting for pages that are being spilled */
-	GRACE_MS = 10000,
 	LOOK_MS = 1000,     /* interval of checks that the agent exists */
 	IDLE_SLICE_MS = 10, /* interval of the idle callbacks while they have no work left */
 	SLOT_LOOK_NS = 10000000,
@@ -62,9 +60,12 @@ static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cach
 
 /* ---- request slots ---- */
 
-static struct patience wait_patience(int32_t timeout_ms)
+/*
+ * Wait longer than the agent's time limit: the agent may be restarting, or waiting for pages that are being spilled.
+ */
+static struct patience wait_patience(const struct gpool *pool, int32_t timeout_ms)
 {
-	return patience_of(timeout_ms < 0 ? -1 : (int64_t)timeout_ms + GRACE_MS);
+	return patience_of(timeout_ms < 0 ? -1 : (int64_t)timeout_ms + pool->answer_ms);
 }
 
 /* Return a free slot, or -1 if none is free. A cancelled slot belongs to the agent until the agent has returned it. */
@@ -87,7 +88,7 @@ static int slot_find(struct gpool *pool)
 /* Take a slot. Return -EPIPE if the agent answered no request within the time limit, or -EINTR. */
 static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 {
-	struct patience patience = wait_patience(timeout_ms);
+	struct patience patience = wait_patience(pool, timeout_ms);
 	bool interrupted;
 	int slot;
 
@@ -155,7 +156,7 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
-	struct patience patience = wait_patience(timeout_ms);
+	struct patience patience = wait_patience(pool, timeout_ms);
 	uint64_t looked = patience.looked_ns;
 	int64_t slice_ms = 1;
 

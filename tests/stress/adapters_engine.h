@@ -9,6 +9,7 @@
 #define GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
 
 #include "client/gpool.h"
+#include "client/core/pool.h"
 #include "cuda/kernels/lora.h"
 #include "tests/unit/adapter_rig.h"
 
@@ -441,8 +442,11 @@ static int engine_open(struct engine *engine, const char *directory)
 	options.pool = "warm";
 	if (!error)
 		error = gpool_open(&options, &engine->warm);
-	if (!error)
+	if (!error) {
+		/* On a busy machine, the agent may get no CPU time for longer than 10 s. */
+		engine->pool->answer_ms = engine->warm->answer_ms = PATIENCE_MS;
 		error = lora_open(engine, chance_below(&engine->random, 4));
+	}
 	for (uint32_t i = 0; i < THREADS && !error; i++)
 		error = gpool_stream_open(engine->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &engine->threads[i].stream);
 	if (error)

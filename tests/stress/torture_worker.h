@@ -728,6 +728,8 @@ static int worker_main(char **arguments)
 			lost_exit(worker.slot);
 		return 1;
 	}
+	/* On a busy machine, the agent may get no CPU time for longer than 10 s. */
+	worker.pool->answer_ms = PATIENCE_MS;
 	worker.page_bytes = gpool_page_bytes(worker.pool);
 	pthread_mutex_init(&worker.lock, NULL);
 	for (uint32_t i = 0; i < THREADS; i++) {
