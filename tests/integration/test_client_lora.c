@@ -9,6 +9,7 @@
  */
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
+#include "cuda/gpu_private.h"
 #include "cuda/kernels/lora.h"
 #include "shm/pins.h"
 #include "tests/integration/life.h"
@@ -946,7 +947,13 @@ static struct gpool_lora_stats stats_of(struct gpool_lora *in)
 
 static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
-	assert_int_equal(gpool_lora_acquire(in, id, -1), 0);
+	char why[GPOOL_LORA_REASON_BYTES] = "";
+	int error = gpool_lora_acquire(in, id, -1);
+
+	if (error) {
+		gpool_lora_last_error(in, id, why);
+		fail_msg("gpool_lora_acquire() returned %d: %s; %s", error, gpool_last_error(error), why);
+	}
 	assert_int_equal(wrong_in(in, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(in, id), 0);
@@ -1245,6 +1252,74 @@ static void test_forged_copies(void **state)
 	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
+/* A device that does not execute the copy of a page, and what follows it in the stream, until the test lets it. */
+static struct {
+	const struct gpu_ops *ops;
+	struct gpu_ops held;
+	const uint64_t *word; /* whose signal lets the device continue */
+	uint64_t page_bytes;
+	_Atomic uint32_t copies, queries;
+} device;
+
+static int held_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)
+{
+	if (bytes == device.page_bytes && !atomic_fetch_add(&device.copies, 1))
+		assert_int_equal(gpu_timeline_wait(gpu, stream, device.word, 1), 0);
+	return device.ops->copy(gpu, to, from, bytes, stream);
+}
+
+static int held_query(struct gpu *gpu, struct gpu_stream *stream)
+{
+	atomic_fetch_add(&device.queries, atomic_load(&device.copies) > 0);
+	return device.ops->stream_query(gpu, stream);
+}
+
+/* A part that fails waits for the copies that it has queued, before another source replaces its images. */
+static void test_a_failed_part_waits_for_its_copies(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	uint32_t adapter, id, manual, host_pointer;
+	struct gpool_lora *staged;
+	struct gpool_fence gate;
+	uint64_t refused;
+
+	(void)state;
+	engines_start();
+	host_pointer = one->capabilities & GPU_CAP_HOST_POINTER;
+	options.warm = warm;
+	options.load_threads = 1;
+	options.rebalance_ms = UINT32_MAX;
+	one->capabilities &= ~(uint32_t)GPU_CAP_HOST_POINTER;
+	assert_int_equal(gpool_lora_create(one, &options, &staged), 0);
+	one->capabilities |= host_pointer;
+	adapter = adapter_make(24);
+	id = registered(staged, adapter);
+	loaded_and_left(staged, id, adapter);
+	AWAIT(stats_of(staged).warm_made == 1);
+	forge(warm_of_other, FORGED_WEIGHT); /* in the second page of the first part */
+	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
+	assert_int_equal(gpool_fence_record(one, manual, &gate), 0);
+	device.ops = one->gpu->ops;
+	device.held = *device.ops;
+	device.held.copy = held_copy;
+	device.held.stream_query = held_query;
+	device.word = (const uint64_t *)&one->session.timeline[manual & 255];
+	device.page_bytes = gpool_page_bytes(one);
+	one->gpu->ops = &device.held;
+	assert_int_equal(gpool_lora_acquire_async(staged, id, -1), 0);
+	AWAIT(atomic_load(&device.queries)); /* the thread waits, and asks whether the stream has failed */
+	refused = stats_of(staged).refused;
+	assert_int_equal(gpool_fence_signal(one, gate), 0);
+	assert_int_equal(refused, 0);
+	assert_int_equal(gpool_lora_wait_layer(staged, id, -1, END_MS), 0);
+	assert_int_equal(stats_of(staged).refused, 1);
+	assert_int_equal(wrong_in_layer(staged, id, adapter, 0), 0);
+	assert_int_equal(gpool_lora_release(staged, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_destroy(staged), 0);
+	one->gpu->ops = device.ops;
+	gpool_stream_close(one, manual);
+}
+
 static void test_no_room_for_copies(void **state)
 {
 	struct gpool_lora *keeper;
@@ -1274,17 +1349,18 @@ static void test_no_room_for_copies(void **state)
 static void test_through_the_stage(void **state)
 {
 	struct gpool_lora *staged, *keeper;
-	uint32_t adapter, ids[2];
+	uint32_t adapter, ids[2], host_pointer;
 	char folder_of_it[128];
 
 	(void)state;
 	engines_start();
+	host_pointer = one->capabilities & GPU_CAP_HOST_POINTER;
 	snprintf(folder_of_it, sizeof(folder_of_it), "%s/kept", folder);
 	assert_int_equal(mkdir(folder_of_it, 0700), 0);
 	one->capabilities &= ~(uint32_t)GPU_CAP_HOST_POINTER;
 	staged = warmed(one, warm, NULL, 0);
 	keeper = warmed(one, NULL, folder_of_it, 0);
-	one->capabilities |= GPU_CAP_HOST_POINTER;
+	one->capabilities |= host_pointer;
 	assert_non_null(staged->loaders[0].stage);
 	adapter = adapter_make(128);
 	ids[0] = registered(staged, adapter);
@@ -1583,6 +1659,7 @@ int main(int argc, char **argv)
 		TEST(a_waiting_thread_helps),
 		TEST(warm_copies_stay_mapped_for_a_while),
 		TEST(forged_copies),
+		TEST(a_failed_part_waits_for_its_copies),
 		TEST(no_room_for_copies),
 		TEST(through_the_stage),
 		TEST(int8_is_the_same),

@@ -77,12 +77,17 @@ static int sink_put(struct sink *sink, uint32_t page)
 	return error;
 }
 
-/* Wait until all images are written. */
-static int sink_end(struct sink *sink)
+/*
+ * Wait until all images are written, even after an error: a late copy could overwrite the image of another source, read
+ * a stage that is in use again, or write to a page that is no longer mapped, which is a fault. Return: the first error.
+ */
+static int sink_end(struct sink *sink, int error)
 {
-	return sink->count
+	int late = sink->count
 		? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1)
 		: 0;
+
+	return error ? error : late;
 }
 
 /* ---- PEFT's files ---- */
@@ -128,7 +133,7 @@ static int peft_part(
 		if (!load->done[page])
 			error = peft_page(load, &convert, page, &sink, reason);
 	convert_close(&convert);
-	return error ? error : sink_end(&sink);
+	return sink_end(&sink, error);
 }
 
 /* ---- forms, from cold files and copies ---- */
@@ -259,7 +264,7 @@ static int cold_part(
 		forms = (const char *)forms +
 			cold_page_bytes(&load->cold.layout, (enum cold_form)load->cold.header->form, page);
 	}
-	return error ? error : sink_end(&sink);
+	return sink_end(&sink, error);
 }
 
 static int warm_open(struct lora_load *load)
@@ -287,7 +292,7 @@ static int warm_part(
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
 		if (!load->done[page])
 			error = form_page(&load->warm.file, page, warm_form(&load->warm, page), &sink, reason);
-	return error ? error : sink_end(&sink);
+	return sink_end(&sink, error);
 }
 
 /* ---- sources ---- */
