@@ -213,7 +213,7 @@ class Sharing(Simulated):
         self.assertEqual(second.cached["b"], 7 * CHUNK_TOKENS)
         self.assertEqual(second.balloon.counters.counts["mapped_chunks"], 7)
         with self.agent.pool() as pool:
-            self.assertEqual(sum(info.pages for info in pool.objects()), 7)
+            self.assertEqual(sum(info.pages for info in pool.objects()), 8)  # the end of the second answer
         first.close()
         self.engines.remove(first)
         third = self.engine()
@@ -222,6 +222,17 @@ class Sharing(Simulated):
         third.check()
         self.assertEqual(third.cached["c"], 300 // BLOCK_TOKENS * BLOCK_TOKENS)
         self.balanced(third)
+
+    def test_the_end_of_a_prefix_is_found(self) -> None:
+        first, second = self.engine(), self.engine()
+        for blocks in range(1, 10):
+            prompt = tokens(blocks, blocks * BLOCK_TOKENS + 5)
+            first.add(str(blocks), prompt, 5)
+            first.run()
+            second.add(str(blocks), prompt, 5)
+            second.run()
+            second.check()
+            self.assertEqual(second.cached[str(blocks)], blocks * BLOCK_TOKENS)
 
     def test_engines_of_other_models_find_nothing(self) -> None:
         first = self.engine()

@@ -421,6 +421,14 @@ class Balloon:
         chunks = [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
         return sorted(chunk for chunk in chunks if all(block.block_hash is None for block in self.blocks(chunk)))
 
+    def rest(self) -> int:
+        """Return the number of vLLM's free blocks in chunks that others use: what a request computes there is published
+        with their content only, and never in chunk 0.
+        """
+        if self.geometry.chunk_blocks == 1:
+            return 0
+        return self.pool.get_num_free_blocks() - self.geometry.chunk_blocks * len(self._empty())
+
     def arrange(self, count: int) -> None:
         """Order vLLM's free blocks so that a request which takes `count` of them gets chunks of its own if possible, in
         order: their content is then found by the name of its first block.

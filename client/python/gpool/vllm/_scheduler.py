@@ -144,9 +144,10 @@ class Scheduler:
                 return None
         missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
         self._need = max(self._need, missing)
-        if self.balloon.pool.get_num_free_blocks() < missing and self.balloon.can_grow:
+        rest = self.balloon.rest() if self._sharing is not None and not self.balloon.refusals else 0
+        if self.balloon.pool.get_num_free_blocks() - rest < missing - bool(rest) and self.balloon.can_grow:
             # Include the postponed requests before this one, up to the number of blocks that one step can compute.
-            self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)))
+            self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)) + rest)
             self._promised += missing
             return None
         if self._sharing is not None:
