@@ -404,7 +404,7 @@ DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Cal
             "publish": (publish, "constant"),
         },
     ),
-    "threads": (lambda build, most: iter(()), {name: (unused, "constant") for name in ("alloc", "pin", "malloc")}),
+    "threads": (lambda build, most: iter(()), dict.fromkeys(("alloc", "pin", "malloc"), (unused, "constant"))),
     "adapters": (
         adapters_points,
         {
