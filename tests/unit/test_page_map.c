@@ -2,8 +2,8 @@
  * test_page_map.c - counts of pages by demand.
  *
  * Goal: page_map_count() and page_map_uses() count each leased page exactly once, as needed, offered or idle, whatever
- * its session contains, and the sum is the size of the lease. Both return the same counts. Method: write valid and impossible page words and session entries by
- * hand.
+ * its session contains, and the sum is the size of the lease. Both return the same counts. Method: write valid and
+ * impossible page words and session entries by hand.
  */
 #include "shm/page_map.h"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measure how the cost of each operation grows with pages, sessions, threads, objects and adapters, and compare it
-with its order.
+"""Measure how the cost of each operation grows with pages, GPUs, sessions, threads, objects and adapters, and compare
+it with its order.
 
 usage: scaling.py BUILD [--points N] [--runs N] [--json FILE] [DIMENSION...]
 
-BUILD is the folder of the programs. A DIMENSION is pages, sessions, threads, objects or adapters; the default is all.
-Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure is the
-median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
+BUILD is the folder of the programs. A DIMENSION is pages, gpus, sessions, threads, objects or adapters; the default
+is all. Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure
+is the median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
 points; a figure whose order is worse than expected is marked with `!`, and the exit status is 1. Threads are measured
 by `gpool-bench threads`, because the interpreter runs one at a time.
 """
@@ -81,18 +81,19 @@ class Agent:
 
     adapters: "gpool.Adapters"  # of the points of adapters
 
-    def __init__(self, build: Path, pages: int, *settings: str, pool: str = "") -> None:
+    def __init__(self, build: Path, pages: int, *settings: str, pool: str = "", gpus: int = 1) -> None:
         self.build, self.base = build, Path(tempfile.mkdtemp(prefix="gpool-scaling-"))
         self.base.chmod(0o755)
         self.directory = str(self.base / "run")
-        text = f"name=p0,backend=host,size={pages * PAGE // 1024}KiB,page_size=512KB,reserved=0{pool}"
+        size = f"size={pages * PAGE // 1024}KiB,page_size=512KB,reserved=0{pool}"
+        pools = [word for i in range(gpus) for word in ("--pool", f"name=p{i},backend=host,device={i},{size}")]
         sets = [word for setting in settings for word in ("--set", setting)]
         with (self.base / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [str(build / "gpoold"), "--foreground", "--dir", self.directory, "--pool", text, *sets],
+                [str(build / "gpoold"), "--foreground", "--dir", self.directory, *pools, *sets],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "GPOOL_HOST_MEMORY": str(pages * PAGE)},
+                env={**os.environ, "GPOOL_HOST_MEMORY": str(pages * PAGE), "GPOOL_HOST_DEVICES": str(gpus)},
                 preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),
             )
         self.pool().close()
@@ -279,6 +280,25 @@ def pages_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callable[
         yield 2**exponent, Agent(build, 2**exponent), lambda: None
 
 
+GPU_PAGES = 98304  # 192 GiB in pages of 2 MiB
+
+
+def gpus_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callable[[], None]]]:
+    """Half of each pool is in blocks of a session."""
+    for count in [1, 2, 4, 8][:most]:
+        agent = Agent(build, GPU_PAGES, gpus=count)
+        pools = [agent.pool(pool=f"p{i}") for i in range(count)]
+        for pool in pools:
+            for _ in range(16):
+                pool.alloc(GPU_PAGES // 32)
+
+        def end(pools: List[gpool.Pool] = pools) -> None:
+            for pool in pools:
+                pool.close()
+
+        yield count, agent, end
+
+
 CREW = """
 import sys, gpool
 pools = [gpool.Pool(directory=sys.argv[1], timeout_ms=60000) for _ in range(int(sys.argv[2]))]
@@ -363,6 +383,16 @@ DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Cal
             "scrape": (scrape, "linear"),
         },
     ),
+    "gpus": (
+        gpus_points,
+        {
+            "attach": (attach, "constant"),
+            "refill": (refill, "constant"),
+            "restart": (restart, "linear"),
+            "status": (status, "linear"),
+            "scrape": (scrape, "linear"),
+        },
+    ),
     "sessions": (
         sessions_points,
         {
@@ -374,7 +404,7 @@ DIMENSIONS: Dict[str, Tuple[Callable[[Path, int], Iterator[Tuple[int, Agent, Cal
             "publish": (publish, "constant"),
         },
     ),
-    "threads": (lambda build, most: iter(()), {name: (unused, "constant") for name in ("alloc", "pin", "malloc")}),
+    "threads": (lambda build, most: iter(()), dict.fromkeys(("alloc", "pin", "malloc"), (unused, "constant"))),
     "adapters": (
         adapters_points,
         {
