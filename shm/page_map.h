@@ -23,7 +23,7 @@ enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PA
  */
 enum page_demand { PAGE_DEMAND_NEEDED, PAGE_DEMAND_OFFERED, PAGE_DEMAND_IDLE };
 
-enum { PAGE_MAP_USAGES = 5 };
+enum { PAGE_MAP_USAGES = BLOCK_USAGES };
 
 struct page_fact {
 	uint8_t use;      /* enum page_use */

@@ -40,6 +40,7 @@ enum {
 	POOL_OBJECT_NAME_BYTES = 128,
 	POOL_ROLES = 64,
 	SESSION_HISTOGRAM = 32, /* bucket i: [2^i, 2^(i+1)) nanoseconds */
+	BLOCK_USAGES = 5,       /* usages of content, enum gpool_usage */
 };
 
 enum pool_pressure {

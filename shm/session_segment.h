@@ -53,7 +53,7 @@ struct block_entry {
 static_assert(sizeof(struct block_entry) == 32, "shared layout");
 
 enum {
-	BLOCK_TYPE_MASK = 0xf,    /* usage */
+	BLOCK_TYPE_MASK = 0xf,    /* usage, below BLOCK_USAGES */
 	BLOCK_PRIORITY_SHIFT = 4, /* two bits; 0 is the lowest */
 	BLOCK_PRIORITY_MASK = 0x30,
 	BLOCK_EXTENT = 0x40,   /* further extent of a scattered block; evicted only with the head */
@@ -140,7 +140,10 @@ enum {
 	LEASE_FREE = 1u << 6,
 	/* evict neither content of the requesting session nor content that follows it in the eviction order */
 	LEASE_OWN_LAST = 1u << 8,
-	LEASE_FLAGS = 0x16fu, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
+	/* usage of the block, for statistics */
+	LEASE_USAGE_SHIFT = 12,
+	LEASE_USAGE_MASK = 7 << LEASE_USAGE_SHIFT,
+	LEASE_FLAGS = 0x16fu | LEASE_USAGE_MASK, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
 };
 
 /*
@@ -224,8 +227,8 @@ struct thread_stats {
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 
 struct session_stats {
-	_Atomic uint64_t allocation_ns[SESSION_HISTOGRAM]; /* one in 256 allocations */
-	_Atomic uint64_t refill_ns[SESSION_HISTOGRAM];     /* all refills */
+	_Atomic uint64_t allocation_ns[BLOCK_USAGES][SESSION_HISTOGRAM]; /* one in 256 allocations */
+	_Atomic uint64_t refill_ns[SESSION_HISTOGRAM];                   /* all refills */
 	struct thread_stats threads[SESSION_STAT_SLOTS];
 };
 

@@ -17,6 +17,22 @@
  */
 void session_totals_add(struct session_totals *totals, const struct session_stats *stats, uint64_t age_ns);
 
+/*
+ * Counters by the usage of the content (BLOCK_TYPE_MASK). Hits and misses are those of adapters, for LORA_WEIGHT, and
+ * of prefixes, for KV_CACHE.
+ */
+struct usage_totals {
+	uint64_t allocation_ns[BLOCK_USAGES][SESSION_HISTOGRAM];
+	uint64_t hits[BLOCK_USAGES], misses[BLOCK_USAGES];
+};
+
+/* usage_totals_of() - return the counters of a session of this age. Cost: about 400 loads. */
+struct usage_totals usage_totals_of(const struct session_stats *stats, uint64_t age_ns);
+
+/* usage_totals_add(), usage_totals_subtract() - add or subtract all counters. A difference may be negative. */
+void usage_totals_add(struct usage_totals *totals, const struct usage_totals *more);
+void usage_totals_subtract(struct usage_totals *totals, const struct usage_totals *less);
+
 /* session_totals_copy() - copy totals that another process may change at the same time. */
 void session_totals_copy(struct session_totals *to, const struct session_totals *from);
 

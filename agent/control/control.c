@@ -254,6 +254,7 @@ static const struct verb verbs[] = {
 	{MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants},
 	{MSG_TYPE_shortage_request, SESSION_OBSERVER, false, answer_shortage},
 	{MSG_TYPE_totals_request, SESSION_OBSERVER, false, answer_totals},
+	{MSG_TYPE_tenant_totals_request, SESSION_OBSERVER, false, answer_tenant_totals},
 	{MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check},
 	{MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers},
 	{MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions},

@@ -56,6 +56,7 @@ int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
 int answer_shortage(struct exchange *x);
 int answer_totals(struct exchange *x);
+int answer_tenant_totals(struct exchange *x);
 int answer_check(struct exchange *x);
 
 /* inspect_pages.c */

@@ -24,6 +24,7 @@ static union {
 	struct msg_clients_reply clients;
 	struct msg_tenants_reply tenants;
 	struct msg_totals_reply totals;
+	struct msg_tenant_totals_reply tenant_totals;
 	struct msg_check_reply check;
 } big;
 
@@ -365,6 +366,52 @@ int answer_totals(struct exchange *x)
 	}
 	mover_totals_fill(pool, reply);
 	return ENCODE(x, totals_reply, reply);
+}
+
+static const struct tenant *tenant_find(const struct pool *pool, const char *name)
+{
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		if (!strcmp(pool->tenants[i].config->name, name))
+			return &pool->tenants[i];
+	return NULL;
+}
+
+/* Return a counter. It is negative if a worker has reduced its own counter meanwhile. */
+static uint64_t counted(uint64_t count)
+{
+	return (int64_t)count < 0 ? 0 : count;
+}
+
+int answer_tenant_totals(struct exchange *x)
+{
+	struct msg_tenant_totals_reply *reply = &big.tenant_totals;
+	struct msg_tenant_totals_request request;
+	const struct tenant *tenant;
+	struct usage_totals totals;
+	const struct pool *pool;
+	uint32_t usage;
+
+	if (DECODE(x, tenant_totals_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	tenant = tenant_find(pool, request.tenant);
+	if (!tenant)
+		return exchange_fail(x, -ENOENT, "there is no tenant '%s'", request.tenant);
+	usage = request.usage;
+	if (usage >= BLOCK_USAGES)
+		return exchange_fail(x, -EINVAL, "there is no usage %u", usage);
+	memset(reply, 0, sizeof(*reply));
+	totals = tenant_usage_totals(pool, tenant);
+	reply->refusals = tenant->usages[usage].refusals;
+	reply->evicted_pages = tenant->usages[usage].evicted_pages;
+	reply->hits = counted(totals.hits[usage]);
+	reply->misses = counted(totals.misses[usage]);
+	reply->latencies_count = SESSION_HISTOGRAM;
+	for (int i = 0; i < SESSION_HISTOGRAM; i++)
+		reply->latencies[i].allocations = counted(totals.allocation_ns[usage][i]);
+	return ENCODE(x, tenant_totals_reply, reply);
 }
 
 static void note_finding(void *context, const struct pool_finding *finding)

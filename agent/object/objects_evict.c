@@ -138,7 +138,7 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 		return 0;
 	}
 	if (tenant)
-		tenant->evicted_pages += pages;
+		tenant_evicted(tenant, usage_of(record->name), pages);
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
 	pool->evicted_unannounced += pages;

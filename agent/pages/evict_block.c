@@ -145,7 +145,7 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 		return leaving;
 	if (!candidate->cached) {
 		session->evicted_pages += taken;
-		session->tenant->evicted_pages += taken;
+		tenant_evicted(session->tenant, candidate->usage, taken);
 		atomic_fetch_add_explicit(&session->segment.header->evictions, 1, memory_order_release);
 		pool->evicted_unannounced += taken;
 		pool_count(pool, POOL_COUNT_EVICTIONS, 1);

@@ -9,6 +9,7 @@
 #include "agent/pages/physical.h"
 #include "shm/invariant.h"
 #include "shm/pool_check.h"
+#include "shm/session_totals.h"
 
 #include <sys/queue.h>
 
@@ -24,8 +25,24 @@ struct tenant {
 	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
+	struct tenant_usage {
+		uint64_t refusals, evicted_pages;
+	} usages[BLOCK_USAGES];
+	/*
+	 * counters of its sessions since the start of this agent, except those of the attached sessions since their
+	 * attach; see tenant_usage_totals()
+	 */
+	struct usage_totals ended;
 	uint64_t barren_ns; /* time of the last scan for this tenant that found nothing to evict; see evict.c */
 };
+
+/* tenant_evicted() - count evicted pages of a tenant. A usage that is not valid counts for the tenant only. */
+static inline void tenant_evicted(struct tenant *tenant, uint32_t usage, uint32_t pages)
+{
+	tenant->evicted_pages += pages;
+	if (usage < BLOCK_USAGES)
+		tenant->usages[usage].evicted_pages += pages;
+}
 
 struct jobs;
 struct objects;

@@ -253,6 +253,13 @@ static void restore(struct session *session, const struct waiter *waiter, const 
 	}
 }
 
+/* Return the usage of the requested pages, as claimed by the worker. */
+static uint32_t usage_of(const struct waiter *waiter)
+{
+	return waiter->restores ? (uint32_t)waiter->tag & BLOCK_TYPE_MASK
+				: (waiter->want.flags & LEASE_USAGE_MASK) >> LEASE_USAGE_SHIFT;
+}
+
 /* Try to serve a request. Return true if it is finished, with or without pages, or if the saver will finish it. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
@@ -275,6 +282,8 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	if (error) {
 		session->refusals++;
 		session->tenant->refusals++;
+		if (usage_of(waiter) < BLOCK_USAGES)
+			session->tenant->usages[usage_of(waiter)].refusals++;
 		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
 		flight_note(session->pool,
 			&(struct flight_entry){.kind = FLIGHT_REFUSAL,

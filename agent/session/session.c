@@ -183,13 +183,40 @@ struct session *session_new(struct pool *pool, uint32_t id)
 	return session;
 }
 
+/* Return an upper limit of the session's age. */
+static uint64_t session_age_ns(const struct session *session)
+{
+	return (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000);
+}
+
+static struct usage_totals session_usage_totals(const struct session *session)
+{
+	return usage_totals_of(session->segment.stats, session_age_ns(session));
+}
+
+struct usage_totals tenant_usage_totals(const struct pool *pool, const struct tenant *tenant)
+{
+	struct usage_totals totals = tenant->ended;
+
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->tenant == tenant) {
+			const struct usage_totals more = session_usage_totals(pool->sessions[id]);
+
+			usage_totals_add(&totals, &more);
+		}
+	return totals;
+}
+
 void session_enter(struct session *session)
 {
+	const struct usage_totals counted = session_usage_totals(session);
 	struct pool *pool = session->pool;
 
 	pool->sessions[session->id] = session;
 	pool->session_count++;
 	session->tenant->sessions++;
+	/* What the session has counted before this agent's start does not count. */
+	usage_totals_subtract(&session->tenant->ended, &counted);
 	/* The coarse clock did not advance while no session was attached. */
 	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
@@ -197,7 +224,7 @@ void session_enter(struct session *session)
 
 void session_add_totals(const struct session *session, struct session_totals *totals)
 {
-	session_totals_add(totals, session->segment.stats, (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000));
+	session_totals_add(totals, session->segment.stats, session_age_ns(session));
 }
 
 /* Copy the session's flight records while its segment is still mapped. */
@@ -224,6 +251,7 @@ static void parts_returned(struct session *session)
 void session_end(struct session *session, enum session_end how)
 {
 	struct pool *pool = session->pool;
+	struct usage_totals counted;
 	uint32_t pages;
 
 	if (session->state == SESSION_DEAD)
@@ -247,6 +275,8 @@ void session_end(struct session *session, enum session_end how)
 	session_unwatch(session);
 	/* If the agent dies between the next two calls, the session is ended and counted again. */
 	session_add_totals(session, &pool->segment.header->ended);
+	counted = session_usage_totals(session);
+	usage_totals_add(&session->tenant->ended, &counted);
 	session_ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
 	event_token(pool->agent, session->token, 0);

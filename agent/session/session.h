@@ -44,6 +44,8 @@ void session_damage(struct session *session, const char *what);
 void session_tick(struct session *session);
 
 void session_add_totals(const struct session *session, struct session_totals *totals);
+/* tenant_usage_totals() - return the counters of all sessions of a tenant since the start of this agent. */
+struct usage_totals tenant_usage_totals(const struct pool *pool, const struct tenant *tenant);
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
 const char *session_kind_name(uint32_t role);

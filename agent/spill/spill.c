@@ -243,7 +243,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	spill_pages_take(pool, block);
 	session->spilled_pages += block->pages;
 	session->evicted_pages += block->pages;
-	session->tenant->evicted_pages += block->pages;
+	tenant_evicted(session->tenant, block->tag & BLOCK_TYPE_MASK, block->pages);
 	pool->evicted_unannounced += block->pages;
 	pool_mark_freed(pool);
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);

@@ -214,7 +214,7 @@ static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t
 
 static uint32_t refill_flags(const struct gpool *pool, const struct alloc_request *request)
 {
-	uint32_t flags = 0;
+	uint32_t flags = (request->attributes.flags & BLOCK_TYPE_MASK) << LEASE_USAGE_SHIFT;
 
 	if (request->flags & GPOOL_ALLOC_FIRST_FIT)
 		flags |= LEASE_FIRST_FIT;
@@ -329,7 +329,7 @@ static COLD int alloc_timed(struct gpool *pool, struct thread_cache *cache, uint
 
 	if (error)
 		return error;
-	histogram_add(pool->session.stats->allocation_ns, monotonic_ns() - start);
+	histogram_add(pool->session.stats->allocation_ns[block->tag & BLOCK_TYPE_MASK], monotonic_ns() - start);
 	if (flight_may_tell(block->tag))
 		flight_tell_block(pool, FLIGHT_ALLOCATE, block, start);
 	return 0;

@@ -68,7 +68,9 @@ static void count_threads(const struct session_stats *stats, struct gpool_stats 
 	}
 	static_assert(sizeof(statistics->allocation_ns) == SESSION_HISTOGRAM * sizeof(uint64_t), "same buckets");
 	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
-		statistics->allocation_ns[i] = atomic_load_explicit(&stats->allocation_ns[i], memory_order_relaxed);
+		for (int usage = 0; usage < BLOCK_USAGES; usage++)
+			statistics->allocation_ns[i] +=
+				atomic_load_explicit(&stats->allocation_ns[usage][i], memory_order_relaxed);
 		statistics->refill_ns[i] = atomic_load_explicit(&stats->refill_ns[i], memory_order_relaxed);
 	}
 }

@@ -297,14 +297,14 @@ static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int3
 /* The caller has called transit_begin(). */
 static int take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages)
 {
-	uint32_t idle = idle_take(pool, handles, pages);
-	int error = idle < handles ? agent_take(pool, handles - idle, options->flags, 0, pages + idle) : 0;
+	uint32_t flags = options->flags | options->usage << LEASE_USAGE_SHIFT, idle = idle_take(pool, handles, pages);
+	int error = idle < handles ? agent_take(pool, handles - idle, flags, 0, pages + idle) : 0;
 
 	if (error)
 		handles_idle(pool, pages, idle);
 	/* Hold no handle during the wait. */
 	if ((error == -ENOSPC || error == -EDQUOT) && options->timeout_ms)
-		error = agent_take(pool, handles, options->flags, options->timeout_ms, pages);
+		error = agent_take(pool, handles, flags, options->timeout_ms, pages);
 	return error ? error : handles_stand(pool, pages, handles, options);
 }
 

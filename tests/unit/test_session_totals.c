@@ -47,7 +47,8 @@ static void test_all_threads_and_counters(void **state)
 		wanted += (uint64_t)i * 100;
 	}
 	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
-		stats->allocation_ns[i] = (uint64_t)i;
+		stats->allocation_ns[0][i] = (uint64_t)i;
+		stats->allocation_ns[BLOCK_USAGES - 1][i] = 5;
 		stats->refill_ns[i] = (uint64_t)i + 7;
 	}
 	session_totals_add(&totals, stats, 1000000);
@@ -58,7 +59,7 @@ static void test_all_threads_and_counters(void **state)
 	SESSION_COUNTERS(COUNTER)
 #undef COUNTER
 	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
-		assert_int_equal(totals.allocation_ns[i], i);
+		assert_int_equal(totals.allocation_ns[i], i + 5);
 		assert_int_equal(totals.refill_ns[i], i + 7);
 	}
 }
@@ -71,8 +72,8 @@ static void test_counts_that_cannot_be(void **state)
 	stats->threads[0].allocations = UINT64_MAX;
 	stats->threads[1].allocations = 1001;
 	stats->threads[2].allocations = 1000;
-	stats->allocation_ns[3] = 1000 * SESSION_STAT_SLOTS + 1;
-	stats->allocation_ns[4] = 1000 * SESSION_STAT_SLOTS;
+	stats->allocation_ns[1][3] = 1000 * SESSION_STAT_SLOTS + 1;
+	stats->allocation_ns[1][4] = 1000 * SESSION_STAT_SLOTS;
 	session_totals_add(&totals, stats, 1000);
 	session_totals_copy(&copy, &totals);
 	assert_int_equal(copy.allocations, 1005);

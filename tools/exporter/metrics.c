@@ -17,14 +17,15 @@ struct item {
 	const struct sample *sample;
 	const struct pool_sample *pool;
 	const struct msg_tenant_entry *tenant;
-	unsigned index; /* index of the tier, class or usage */
+	const struct msg_tenant_totals_reply *usages; /* [BLOCK_USAGES], of this tenant */
+	unsigned index;                               /* index of the tier, class or usage */
 };
 
 enum { HISTOGRAM_FIRST = 5, HISTOGRAM_LAST = 29 }; /* buckets from 64 ns to about a second */
 
 static const char *const tiers[] = {"memory", "file"};
 static const char *const classes[OBJECT_CLASSES] = {"immutable", "mutable", "ephemeral", "pinnable"};
-static const char *const usages[] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
+static const char *const usages[BLOCK_USAGES] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof(*(array))))
 
 /* ---- values, by their names in metrics.def ---- */
@@ -53,6 +54,14 @@ static double process_resident_bytes(void)
 		fclose(file);
 	return found == 1 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : NAN;
 }
+
+#define USAGE(field) (double)it->usages[it->index].field
+#define USAGE_HITS(field) (it->index < 2 ? USAGE(field) : NAN) /* KV_CACHE and LORA_WEIGHT */
+
+/* Return the number of measurements in a bucket. */
+#define LATENCY(field) (bucket < it->pool->totals.latencies_count ? it->pool->totals.latencies[bucket].field : 0)
+#define USAGE_LATENCY(field) \
+	(bucket < it->usages[it->index].latencies_count ? it->usages[it->index].latencies[bucket].field : 0)
 
 static uint64_t usage_pages(const struct msg_tenant_entry *tenant, unsigned usage)
 {
@@ -129,7 +138,7 @@ static void line_print(FILE *to, const char *name, enum scope scope, const struc
 	value_print(to, value);
 }
 
-typedef uint64_t bucket_reader(const struct msg_latency_bucket *bucket);
+typedef uint64_t bucket_reader(const struct item *it, unsigned bucket);
 
 static void bucket_print(
 	FILE *to, const char *name, enum scope scope, const struct item *it, const char *limit, uint64_t count)
@@ -144,13 +153,12 @@ static void bucket_print(
 
 static void histogram_print(FILE *to, const char *name, enum scope scope, const struct item *it, bucket_reader *read)
 {
-	const struct msg_totals_reply *totals = &it->pool->totals;
 	char text[80], limit[32];
 	uint64_t count = 0;
 	double sum = 0;
 
-	for (unsigned i = 0; i < totals->latencies_count; i++) {
-		uint64_t here = read(&totals->latencies[i]);
+	for (unsigned i = 0; i < SESSION_HISTOGRAM; i++) {
+		uint64_t here = read(it, i);
 
 		count += here;
 		sum += (double)here * 1.5 * ldexp(1e-9, (int)i);
@@ -202,6 +210,7 @@ static void tenants_print(const struct lines *lines, struct item it, unsigned co
 {
 	for (uint32_t i = 0; i < it.sample->tenants.tenants_count; i++) {
 		it.tenant = &it.sample->tenants.tenants[i];
+		it.usages = it.sample->usages[i];
 		it.pool = sampler_pool(it.sample, it.tenant->pool);
 		if (it.pool)
 			items_print(lines, it, count);
@@ -231,10 +240,10 @@ static void scope_print(const struct lines *lines, const struct sample *sample)
 		(void)it; \
 		return (double)(value); \
 	}
-#define HISTOGRAM(scope, name, help, member) \
-	static uint64_t bucket_##name(const struct msg_latency_bucket *bucket) \
+#define HISTOGRAM(scope, name, help, count) \
+	static uint64_t bucket_##name(const struct item *it, unsigned bucket) \
 	{ \
-		return bucket->member; \
+		return count; \
 	}
 #include "tools/exporter/metrics.def"
 
@@ -245,7 +254,7 @@ static const struct metric {
 	bucket_reader *bucket;
 } metrics[] = {
 #define METRIC(scope, kind, name, help, value) {SCOPE_##scope, #kind, #name, help, value_##name, NULL},
-#define HISTOGRAM(scope, name, help, member) {SCOPE_##scope, "histogram", #name, help, NULL, bucket_##name},
+#define HISTOGRAM(scope, name, help, count) {SCOPE_##scope, "histogram", #name, help, NULL, bucket_##name},
 #include "tools/exporter/metrics.def"
 };
 

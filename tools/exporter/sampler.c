@@ -146,6 +146,20 @@ static int pool_look(struct sampler *sampler, uint32_t index)
 	return ASK(sampler, sampler->pools[0], totals, &request, &pool->totals);
 }
 
+static int usages_look(struct sampler *sampler, uint32_t index)
+{
+	const struct msg_tenant_entry *tenant = &sampler->sample.tenants.tenants[index];
+	struct msg_tenant_totals_request request = {.pool = ""};
+	int error = 0;
+
+	memcpy(request.pool, tenant->pool, sizeof(request.pool));
+	memcpy(request.tenant, tenant->name, sizeof(request.tenant));
+	for (; !error && request.usage < BLOCK_USAGES; request.usage++)
+		error = ASK(sampler, sampler->pools[0], tenant_totals, &request,
+			&sampler->sample.usages[index][request.usage]);
+	return error;
+}
+
 static int sample_fill(struct sampler *sampler)
 {
 	struct sample *sample = &sampler->sample;
@@ -159,6 +173,8 @@ static int sample_fill(struct sampler *sampler)
 	if (!error)
 		error = ASK(sampler, sampler->pools[0], tenants, &(struct msg_tenants_request){.pool = ""},
 			&sample->tenants);
+	for (uint32_t i = 0; !error && i < sample->tenants.tenants_count; i++)
+		error = usages_look(sampler, i);
 	return error;
 }
 

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SAMPLE_MS = 50, KINDS_MS = 50, SAMPLE_POOLS = 32 };
+enum { SAMPLE_MS = 50, KINDS_MS = 50, SAMPLE_POOLS = 32, SAMPLE_TENANTS = 256 };
 
 /* Counts of versions of named objects. */
 struct object_sample {
@@ -35,9 +35,10 @@ struct sample {
 	char why[640]; /* the reason why it has not answered */
 	struct msg_status_reply status;
 	struct msg_tenants_reply tenants;
-	struct pool_sample pools[SAMPLE_POOLS]; /* [status.pools_count] */
-	double seconds;                         /* duration of taking the sample */
-	uint64_t taken;                         /* number of samples so far */
+	struct msg_tenant_totals_reply usages[SAMPLE_TENANTS][BLOCK_USAGES]; /* [tenants.tenants_count] */
+	struct pool_sample pools[SAMPLE_POOLS];                              /* [status.pools_count] */
+	double seconds;                                                      /* duration of taking the sample */
+	uint64_t taken;                                                      /* number of samples so far */
 };
 
 struct sampler;

@@ -77,6 +77,10 @@ ROWS = [
             "evicted": "rate(gpool_evicted_pages_total[])",
             "evicted from {{tenant}}": "rate(gpool_tenant_evicted_pages_total[])",
         }),
+        ("Evicted and refused, by content", "short", "Pages and requests per second, by tenant and usage.", {
+            "{{tenant}} {{usage}} evicted": "rate(gpool_tenant_usage_evicted_pages_total[])",
+            "{{tenant}} {{usage}} refused": "rate(gpool_tenant_usage_refusals_total[])",
+        }),
         ("Fragmentation", "percentunit",
          "Longest run of free pages, divided by all free pages; 1: all free pages are contiguous.",
          {"": "gpool_fragmentation_ratio[]"}),
@@ -89,6 +93,10 @@ ROWS = [
             "median": quantile("gpool_allocation", "0.5"),
             "99 %": quantile("gpool_allocation", "0.99"),
             "99.9 %": quantile("gpool_allocation", "0.999"),
+        }),
+        ("Allocation latency by tenant", "s", "99th percentile by tenant and usage.", {
+            "{{tenant}} {{usage}}": "histogram_quantile(0.99, sum by (tenant, usage, le) "
+            "(rate(gpool_tenant_usage_allocation_duration_seconds_bucket[])))",
         }),
         ("Refill latency", "s", "A worker's request for pages, measured in the worker.", {
             "median": quantile("gpool_refill", "0.5"),
@@ -103,6 +111,9 @@ ROWS = [
             "prompt blocks": hits("prefix"),
             "magazines": "rate(gpool_magazine_hits_total[]) / rate(gpool_allocations_total[])",
         }),
+        ("Hit rates of tenants", "percentunit", "Prompt blocks (KV_CACHE) and adapters (LORA_WEIGHT).",
+         {"{{tenant}} {{usage}}": "rate(gpool_tenant_usage_hits_total[]) / (rate(gpool_tenant_usage_hits_total[]) + "
+          "rate(gpool_tenant_usage_misses_total[]))"}),
         ("Adapters and objects", "bytes", "", {"adapters": "gpool_adapter_bytes[]",
          "{{class}} objects": "gpool_object_bytes[]"}),
         ("Number of adapters and objects", "none", "", {
