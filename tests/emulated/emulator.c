@@ -125,10 +125,14 @@ void emulated_sync_block(void)
 	order_take(place);
 }
 
+static bool fences_missing;
+
 void emulated_fence(void)
 {
 	static char place;
 
+	if (fences_missing)
+		return;
 	order_take(&place);
 	order_give(&place);
 }
@@ -320,14 +324,28 @@ struct launch {
 	const struct gpu_shape *shape;
 	const void *args;
 	uint64_t next;
+#ifdef EMULATOR_CONCURRENT
+	pthread_barrier_t begun;
+#endif
 };
+
+/* launch_begin() - take a first block. Afterwards, each CPU thread has one, if there are enough blocks. */
+static uint64_t launch_begin(struct launch *launch)
+{
+	uint64_t first = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED);
+
+#ifdef EMULATOR_CONCURRENT
+	pthread_barrier_wait(&launch->begun);
+#endif
+	return first;
+}
 
 /* blocks_run() - run blocks until all have been run. */
 static void *blocks_run(void *data)
 {
 	struct launch *launch = data;
 	const struct gpu_shape *shape = launch->shape;
-	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2], i;
+	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
 
 	if (!fibers)
 		fibers = calloc(GPU_BLOCK_MAX, sizeof(*fibers));
@@ -340,7 +358,8 @@ static void *blocks_run(void *data)
 	kernel_args = launch->args;
 	gridDim = (struct emulated_index){shape->grid[0], shape->grid[1], shape->grid[2]};
 	blockDim = (struct emulated_index){shape->block, 1, 1};
-	while ((i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) < count) {
+	for (uint64_t i = launch_begin(launch); i < count;
+		i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) {
 		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
 
 		blockIdx = (struct emulated_index){
@@ -355,7 +374,7 @@ static void *blocks_run(void *data)
 				give_up("shared memory beyond what was asked for was written");
 	}
 #ifdef EMULATOR_CONCURRENT
-	for (i = 0; i < GPU_BLOCK_MAX; i++)
+	for (int i = 0; i < GPU_BLOCK_MAX; i++)
 		if (fibers[i].stack) {
 			__tsan_destroy_fiber(fibers[i].place.tsan);
 			free(fibers[i].stack);
@@ -368,21 +387,28 @@ static void *blocks_run(void *data)
 
 void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args)
 {
-	struct launch launch = {kernel, shape, args, 0};
+	struct launch launch = {.kernel = kernel, .shape = shape, .args = args};
 
 	if (shape->block % WARP)
 		give_up("the block is no number of warps");
 #ifdef EMULATOR_CONCURRENT
 	pthread_t threads[CPU_THREADS];
 
+	pthread_barrier_init(&launch.begun, NULL, CPU_THREADS);
 	for (int i = 0; i < CPU_THREADS; i++)
 		if (pthread_create(&threads[i], NULL, blocks_run, &launch))
 			give_up("no thread");
 	for (int i = 0; i < CPU_THREADS; i++)
 		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&launch.begun);
 #else
 	blocks_run(&launch);
 #endif
+}
+
+void emulator_plant_missing_fences(void)
+{
+	fences_missing = true;
 }
 
 void emulator_seed(uint64_t seed)
