@@ -220,6 +220,7 @@ ifeq ($(CONFIG),tsan)
 $(B)/obj/tests/emulated/emulator.o: ALL_CFLAGS += -fno-sanitize=thread -DEMULATOR_CONCURRENT
 endif
 test_kernels_emulated_OBJ := $(EMULATED_OBJ) $(B)/obj/tests/emulated/emulator_ops.o
+test_attention_OBJ := $(test_kernels_emulated_OBJ)
 
 test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)

@@ -2,6 +2,7 @@
 #undef _FORTIFY_SOURCE /* its longjmp() does not accept the fibers' stacks */
 #include "tests/emulated/emulator.h"
 
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/kernel.h"
 #include "cuda/kernels/lora.h"
@@ -14,9 +15,9 @@
 #include <ucontext.h>
 
 /*
- * Under ThreadSanitizer, CPU_THREADS run blocks at the same time. Each fiber is a thread for the sanitizer, and switching
- * between fibers orders nothing: order_give() and order_take() do, at barriers, warp operations and fences. This file is
- * compiled without the sanitizer, because its own data needs no order.
+ * Under ThreadSanitizer, CPU_THREADS run blocks at the same time. Each fiber is a thread for the sanitizer, and
+ * switching between fibers orders nothing: order_give() and order_take() do, at barriers, warp operations and fences.
+ * This file is compiled without the sanitizer, because its own data needs no order.
  */
 #ifdef EMULATOR_CONCURRENT
 #include <pthread.h>
@@ -358,8 +359,7 @@ static void *blocks_run(void *data)
 	kernel_args = launch->args;
 	gridDim = (struct emulated_index){shape->grid[0], shape->grid[1], shape->grid[2]};
 	blockDim = (struct emulated_index){shape->block, 1, 1};
-	for (uint64_t i = launch_begin(launch); i < count;
-		i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) {
+	for (uint64_t i = launch_begin(launch); i < count; i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) {
 		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
 
 		blockIdx = (struct emulated_index){
