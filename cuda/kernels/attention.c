@@ -86,6 +86,8 @@ int attention_check(const struct attention_args *args)
 			"attention: an address is 0 or not aligned, or rows of %u and %u elements are not aligned to "
 			"%d bytes or do not have %u heads of %u",
 			args->query_stride, args->output_stride, ATTENTION_ALIGN, args->heads, args->head_size);
+	if (attention_workspace_bytes(args) && (!args->workspace || args->workspace % ATTENTION_ALIGN))
+		return gpu_fail(-EINVAL, "attention: the workspace is 0 or not aligned to %d bytes", ATTENTION_ALIGN);
 	return 0;
 }
 
@@ -125,8 +127,6 @@ int attention_queue(struct gpu *gpu, const struct attention_args *args, struct g
 
 	if (rc < 0)
 		return rc;
-	if (attention_workspace_bytes(args) && (!args->workspace || args->workspace % ATTENTION_ALIGN))
-		return gpu_fail(-EINVAL, "attention: the workspace is 0 or not aligned to %d bytes", ATTENTION_ALIGN);
 	class = class_of(args, &warps);
 	decode = attention_splits_tokens(args);
 	shape.block = warps * 32;
@@ -168,6 +168,22 @@ static void vector_get(const struct attention_args *args, const int32_t *table, 
 	}
 }
 
+/* exponential() - return e^value for a value of at most 0, without libm, which libgpool does not link. */
+static float exponential(float value)
+{
+	float power = value * 1.44269504f, fraction, result; /* log2(e) */
+	int32_t whole;
+
+	if (!(power > -126)) /* or a NaN */
+		return power <= -126 ? 0 : power;
+	whole = (int32_t)(power - 0.5f);
+	fraction = (power - (float)whole) * 0.693147181f;
+	result = 1 + fraction / 7;
+	for (int i = 6; i; i--)
+		result = 1 + fraction / (float)i * result;
+	return result * float_of_bits((uint32_t)(whole + 127) << 23);
+}
+
 /* row_attend() - compute the output of one query token and head, which uses `tokens` tokens. */
 static void row_attend(
 	const struct attention_args *args, const int32_t *table, uint32_t tokens, uint64_t query, uint32_t head)
@@ -189,8 +205,8 @@ static void row_attend(
 			product += row[i] * vector[i];
 		product *= args->scale;
 		most = product > most ? product : most;
-		shrink = token ? expf(before - most) : 0;
-		add = expf(product - most);
+		shrink = token ? exponential(before - most) : 0;
+		add = exponential(product - most);
 		vector_get(args, table, token, kv_head, args->values, args->value_scales, vector);
 		for (uint32_t i = 0; i < size; i++)
 			sums[i] = sums[i] * shrink + add * vector[i];

@@ -169,7 +169,7 @@ ON_BOTH uint64_t attention_workspace_bytes(const struct attention_args *args)
 /* ---- on the host ---- */
 
 /*
- * attention_check() - check the arguments, apart from the workspace. Return: 0 or -EINVAL, with a text.
+ * attention_check() - check the arguments. Return: 0 or -EINVAL, with a text.
  * attention_queue() - queue the kernel for these arguments, in one launch, and return at once.
  *
  * A workspace may be used by one stream at a time. The launch can be captured into a graph. Between launches of the
