@@ -235,5 +235,7 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "planted"))
 		return planted();
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
