@@ -216,7 +216,11 @@ $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) -x c++ -std=c++17 -include tests/emulated/cuda.h -fno-exceptions -fno-rtti -fno-strict-aliasing \
 		$(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes,$(ALL_CFLAGS)) -Wno-unknown-pragmas -MMD -MP -c -o $@ $<
+ifeq ($(CONFIG),tsan)
+$(B)/obj/tests/emulated/emulator.o: ALL_CFLAGS += -fno-sanitize=thread -DEMULATOR_CONCURRENT
+endif
 test_kernels_emulated_OBJ := $(EMULATED_OBJ) $(B)/obj/tests/emulated/emulator_ops.o
+test_attention_OBJ := $(test_kernels_emulated_OBJ)
 
 test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)

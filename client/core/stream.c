@@ -518,7 +518,8 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 	return stream_unlock(pool, found, error);
 }
 
-int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out)
+int stream_launch(struct gpool *pool, uint32_t stream,
+	int (*queue)(struct gpu *gpu, const void *args, struct gpu_stream *stream), const void *args)
 {
 	struct stream *found;
 	uint32_t slot;
@@ -527,11 +528,7 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_closed(pool, stream);
-	if (!found->gpu)
-		error = fail_host_signaled(stream);
-	else
-		error = out ? quantise_queue(pool->gpu, args, found->gpu)
-			    : dequantise_queue(pool->gpu, args, found->gpu);
+	error = found->gpu ? queue(pool->gpu, args, found->gpu) : fail_host_signaled(stream);
 	return stream_unlock(pool, found, error);
 }
 

@@ -17,7 +17,6 @@
 #include "client/core/internal.h"
 #include "client/core/pool.h"
 #include "cuda/kernels/lora.h"
-#include "cuda/kernels/quantise.h"
 #include "shm/timeline_page.h"
 
 int stream_open_all(struct gpool *pool);
@@ -51,10 +50,11 @@ int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint6
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /*
- * stream_quantise() - call quantise_queue() on a stream, or dequantise_queue() if `out` is false. Return: as these, or
- * -EINVAL (not open, or host-signaled).
+ * stream_launch() - call `queue`, which queues a kernel, on a stream. Return: as `queue`, or -EINVAL (not open, or
+ * host-signaled).
  */
-int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
+int stream_launch(struct gpool *pool, uint32_t stream,
+	int (*queue)(struct gpu *gpu, const void *args, struct gpu_stream *stream), const void *args);
 
 /*
  * stream_lora() - call lora_shrink_queue() and lora_expand_queue() on a stream. If one of them fails, neither changes

@@ -549,6 +549,103 @@ GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 GPOOL_API int gpool_kv_validate(
 	struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape);
 
+/* ---- attention ---- */
+
+/*
+ * The library's own attention kernel reads keys and values through the device tables. An engine may use its own kernel
+ * instead.
+ */
+
+/* A sequence of a launch, in device memory, so that a captured graph can run the next step. */
+struct gpool_kv_attention_sequence {
+	uint32_t row;         /* struct gpool_kv_sequence_info */
+	uint32_t tokens;      /* with keys and values, including those of the queries */
+	uint32_t query_begin; /* its first row in queries and output */
+	uint32_t query_count; /* its last tokens: 1 for decoding; 0: the sequence is skipped */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_attention_sequence, 16);
+
+enum {
+	/* queries and output, and keys and values of 2 bytes, are bfloat16, not IEEE half */
+	GPOOL_KV_ATTENTION_BF16 = 1u << 0,
+	/*
+	 * keys and values are int8 codes, each vector of head_size codes with one bfloat16 scale: a value is code times
+	 * scale
+	 */
+	GPOOL_KV_ATTENTION_INT8 = 1u << 1,
+};
+
+/*
+ * A launch for one layer. In each block, the key of a token and head is at keys + token * token_stride + head *
+ * head_stride, and the value at `values` with the same strides; scales have strides of their own. All of them are in
+ * bytes from the beginning of the block, so they describe blocks by token and head (NHD) or by head and token (HND), of
+ * all layers or of one.
+ */
+struct gpool_kv_attention {
+	uint32_t size;    /* sizeof(struct gpool_kv_attention); GPOOL_KV_ATTENTION_INIT sets it */
+	uint32_t flags;   /* GPOOL_KV_ATTENTION_BF16, _INT8; an unknown bit is -EINVAL */
+	uint64_t queries; /* address of [query_tokens][query_stride] elements, of which heads * head_size are used */
+	uint64_t output;  /* address of [query_tokens][output_stride] elements; rows of other tokens are not changed */
+	uint64_t sequences; /* address of struct gpool_kv_attention_sequence[sequence_count] */
+	/*
+	 * address of gpool_kv_attention_workspace() bytes, used by one launch at a time; zero it before the first
+	 * launch. 0 if that returns 0
+	 */
+	uint64_t workspace;
+	uint64_t keys, values;             /* of token 0 and head 0 */
+	uint64_t key_scales, value_scales; /* INT8 */
+	uint32_t token_stride, head_stride;
+	uint32_t scale_token_stride, scale_head_stride; /* INT8 */
+	uint32_t sequence_count;
+	uint32_t query_tokens;
+	uint32_t query_most; /* largest query_count; sequences with more are skipped */
+	uint32_t heads;      /* of queries, a multiple of kv_heads, which share one head of keys and values */
+	uint32_t kv_heads;   /* 0: those of the cache's shape */
+	uint32_t head_size;  /* a multiple of 16, up to 256; 0: as in the cache's shape */
+	uint32_t query_stride, output_stride; /* elements */
+	float scale;                          /* of the products of queries and keys; 0: 1 / sqrt(head_size) */
+	uint32_t reserved;                    /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_attention, 128);
+#define GPOOL_KV_ATTENTION_INIT \
+	{ \
+		sizeof(struct gpool_kv_attention), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+	}
+
+/*
+ * gpool_kv_attention() - queue attention of the queries of some sequences over their keys and values, on the cache's
+ * stream.
+ *
+ * The query of a token uses the keys and values of the sequence up to this token (causal attention). Products and sums
+ * are fp32. The result for a sequence depends on the sequence and the launch only, not on other sequences. Sequences
+ * that are invalid, such as one with more tokens than its table has, are skipped. Keys and values of tokens up to the
+ * last one must be finite.
+ *
+ * Addresses and strides must be multiples of 16 bytes; those of scales, of 2 bytes. Cost: one launch. Up to 64 rows
+ * (query_most * heads / kv_heads), the tokens of a sequence are divided among thread blocks; otherwise, its rows are.
+ * Batches of both kinds are faster as two launches. The launch can be captured into a graph. If the cache has
+ * block_tokens below 8, it is refused.
+ *
+ * Return: 0, or
+ *   -EINVAL      size, flag, reserved; a number that is 0, too large or no multiple of what it must be; an address that
+ *                is 0 or not aligned; vectors that do not fit into a block; the cache's stream is closed
+ *   -EOPNOTSUPP  gpool was built without kernels, or the driver is too old for them
+ *   -EHOSTDOWN   the session is asleep
+ *   -EIO, -ENODEV, -ENOMEM  the kernel could not be queued
+ *   -E2BIG, -ECHILD
+ *
+ * Threads: any. Cost: a lock, and one driver call.
+ */
+GPOOL_API int gpool_kv_attention(struct gpool_kv *kv, const struct gpool_kv_attention *attention);
+
+/*
+ * gpool_kv_attention_workspace() - return the size of the workspace that a launch needs. Addresses are ignored.
+ *
+ * Return: 0, -EINVAL, -E2BIG, -ECHILD as gpool_kv_attention(). Threads: any. Cost: some instructions.
+ */
+GPOOL_API int gpool_kv_attention_workspace(
+	struct gpool_kv *kv, const struct gpool_kv_attention *attention, uint64_t *bytes);
+
 /* ---- prefixes ---- */
 
 /*

@@ -30,6 +30,16 @@ static uint64_t vectors_in(const struct gpool_kv *kv, uint64_t bytes)
 	return bytes > fixed ? (bytes - fixed) / (sizeof(uint16_t) + kv->shape.head_size) : 0;
 }
 
+static int codes_make(struct gpu *gpu, const void *args, struct gpu_stream *stream)
+{
+	return quantise_queue(gpu, args, stream);
+}
+
+static int codes_expand(struct gpu *gpu, const void *args, struct gpu_stream *stream)
+{
+	return dequantise_queue(gpu, args, stream);
+}
+
 uint64_t int8_room(const struct gpool_kv *kv, uint64_t bytes)
 {
 	return vectors_in(kv, bytes) * vector_bytes(kv);
@@ -50,7 +60,7 @@ int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index,
 		.element = element_of(kv),
 	};
 
-	return stream_quantise(kv->pool, kv->stream, &args, out);
+	return stream_launch(kv->pool, kv->stream, out ? codes_make : codes_expand, &args);
 }
 
 /* ---- conversion errors ---- */

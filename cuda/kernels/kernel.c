@@ -1,6 +1,7 @@
 /* kernel.c - the table of kernels, from kernels.def. */
 #include "cuda/kernels/kernel.h"
 
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"

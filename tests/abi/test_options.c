@@ -91,6 +91,9 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_quant_error), 24);
 	assert_int_equal(sizeof(struct gpool_kv_offload_info), 56);
 	assert_int_equal(offsetof(struct gpool_kv_offload_info, host_bytes), 16);
+	assert_int_equal(sizeof(struct gpool_kv_attention), 128);
+	assert_int_equal(offsetof(struct gpool_kv_attention, keys), 40);
+	assert_int_equal(offsetof(struct gpool_kv_attention, heads), 100);
 	assert_int_equal(sizeof(struct gpool_kv_span), 24);
 	assert_int_equal(offsetof(struct gpool_kv_span, sequence), 16);
 	assert_int_equal(GPOOL_KV_NEVER, 2);

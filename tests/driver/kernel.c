@@ -5,6 +5,7 @@
 #undef _FORTIFY_SOURCE /* its longjmp() does not accept the emulation's stacks */
 #include "tests/driver/driver.h"
 
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/kernel.h"
 #include "cuda/kernels/lora.h"

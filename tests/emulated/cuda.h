@@ -3,7 +3,8 @@
  * .cu file.
  *
  * Each thread of a block is a fiber (emulator.h), so the cooperation of lanes and of threads in a block is emulated
- * faithfully. Memory ordering between blocks is not emulated, since blocks run one after another.
+ * faithfully. Under ThreadSanitizer, blocks run concurrently, and only barriers, warp operations and fences order
+ * accesses.
  */
 #ifndef TESTS_EMULATED_CUDA_H
 #define TESTS_EMULATED_CUDA_H
@@ -15,11 +16,18 @@
 
 #define __global__
 #define __device__
-#define __shared__
+#define __shared__ EMULATED_PER_THREAD
 #define __noinline__
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+
+/* Under ThreadSanitizer, several CPU threads run blocks at the same time. */
+#ifdef __SANITIZE_THREAD__
+#define EMULATED_PER_THREAD __thread
+#else
+#define EMULATED_PER_THREAD
+#endif
 
 struct emulated_index {
 	uint32_t x, y, z;
@@ -34,8 +42,9 @@ struct alignas(8) float2 {
 };
 
 extern "C" {
-extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+extern EMULATED_PER_THREAD struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void emulated_sync_block(void);
+void emulated_fence(void);
 /*
  * Pass each lane's values to all lanes of the warp. which: name of the operation, to detect lanes with different
  * operations.
@@ -85,6 +94,7 @@ static inline void __syncthreads()
 
 static inline void __threadfence()
 {
+	emulated_fence();
 }
 
 template <typename T> static inline T __shfl_xor_sync(uint32_t, T value, int mask)
@@ -119,12 +129,21 @@ template <typename T> static inline T __ldcg(const T *place)
 	return __ldg(place);
 }
 
+/* emulated_change() - apply a function atomically, without an order for other accesses, as on a GPU. */
+template <typename T, typename F> static inline T emulated_change(T *place, F change)
+{
+	T before, after;
+
+	__atomic_load(place, &before, __ATOMIC_RELAXED);
+	do
+		after = change(before);
+	while (!__atomic_compare_exchange(place, &before, &after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return before;
+}
+
 template <typename T> static inline T atomicAdd(T *place, T value)
 {
-	T before = *place;
-
-	*place += value;
-	return before;
+	return emulated_change(place, [=](T before) { return before + value; });
 }
 
 static inline uint32_t atomicAdd(uint32_t *place, int value)
@@ -134,18 +153,12 @@ static inline uint32_t atomicAdd(uint32_t *place, int value)
 
 static inline uint32_t atomicExch(uint32_t *place, uint32_t value)
 {
-	uint32_t before = *place;
-
-	*place = value;
-	return before;
+	return emulated_change(place, [=](uint32_t) { return value; });
 }
 
 static inline int atomicMax(int *place, int value)
 {
-	int before = *place;
-
-	*place = value > before ? value : before;
-	return before;
+	return emulated_change(place, [=](int before) { return value > before ? value : before; });
 }
 
 static inline int __float_as_int(float value)

@@ -2,6 +2,7 @@
 #undef _FORTIFY_SOURCE /* its longjmp() does not accept the fibers' stacks */
 #include "tests/emulated/emulator.h"
 
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/kernel.h"
 #include "cuda/kernels/lora.h"
@@ -13,17 +14,36 @@
 #include <string.h>
 #include <ucontext.h>
 
+/*
+ * Under ThreadSanitizer, CPU_THREADS run blocks at the same time. Each fiber is a thread for the sanitizer, and
+ * switching between fibers orders nothing: order_give() and order_take() do, at barriers, warp operations and fences.
+ * This file is compiled without the sanitizer, because its own data needs no order.
+ */
+#ifdef EMULATOR_CONCURRENT
+#include <pthread.h>
+#include <sanitizer/tsan_interface.h>
+#define PER_THREAD __thread
+enum { CPU_THREADS = 3 };
+#define order_give(place) __tsan_release(place)
+#define order_take(place) __tsan_acquire(place)
+#else
+#define PER_THREAD
+#define order_give(place) (void)(place)
+#define order_take(place) (void)(place)
+#endif
+
 enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 48, COPY_BYTES = 16, COPIES_MAX = 64 };
 
 /* Declared for the kernels in cuda.h. */
 struct emulated_index {
 	uint32_t x, y, z;
 };
-extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-extern unsigned char block_memory[GPU_SHARED_MAX];
-_Alignas(16) unsigned char block_memory[GPU_SHARED_MAX];
+extern PER_THREAD struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+PER_THREAD struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+extern PER_THREAD unsigned char block_memory[GPU_SHARED_MAX];
+_Alignas(16) PER_THREAD unsigned char block_memory[GPU_SHARED_MAX];
 void emulated_sync_block(void);
+void emulated_fence(void);
 const void *emulated_share(const char *which, const void *given, size_t bytes);
 void emulated_copy(void *to, const void *from, uint32_t bytes);
 void emulated_copies_end(void);
@@ -38,6 +58,7 @@ enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 struct place {
 	ucontext_t context;
 	jmp_buf jump;
+	void *tsan;
 };
 
 /* A copy that a thread has begun. */
@@ -47,20 +68,22 @@ struct copy {
 	uint32_t bytes, group;
 };
 
-static struct fiber {
+struct fiber {
 	struct place place;
-	bool started;
+	void *stack; /* NULL: not started */
+	uint32_t barriers;
 	enum fiber_state state;
 	const char *which; /* the warp operation that the thread executes */
 	uint32_t turn;     /* number of warp operations so far */
 	struct copy copies[COPIES_MAX];
 	uint32_t copy_count, group;
-} fibers[GPU_BLOCK_MAX];
+};
 
-static struct place scheduler;
-static uint32_t running;
+static PER_THREAD struct fiber *fibers;
+static PER_THREAD struct place scheduler;
+static PER_THREAD uint32_t running;
 /* the values of an operation are kept until the one after the next */
-static _Alignas(16) unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES];
+static PER_THREAD _Alignas(16) unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES];
 static uint64_t order_seed;
 
 static void give_up(const char *what)
@@ -72,8 +95,11 @@ static void give_up(const char *what)
 /* place_switch() - continue at `to` until it switches back. first: `to` has not run yet. */
 static void place_switch(struct place *from, struct place *to, bool first)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(EMULATOR_CONCURRENT)
 	(void)first;
+#ifdef EMULATOR_CONCURRENT
+	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
+#endif
 	swapcontext(&from->context, &to->context);
 #else
 	if (_setjmp(from->jump))
@@ -92,7 +118,24 @@ static void wait_as(enum fiber_state state)
 
 void emulated_sync_block(void)
 {
+	static PER_THREAD char places[2];
+	char *place = &places[fibers[running].barriers++ % 2];
+
+	order_give(place);
 	wait_as(AT_BLOCK);
+	order_take(place);
+}
+
+static bool fences_missing;
+
+void emulated_fence(void)
+{
+	static char place;
+
+	if (fences_missing)
+		return;
+	order_take(&place);
+	order_give(&place);
 }
 
 const void *emulated_share(const char *which, const void *given, size_t bytes)
@@ -104,7 +147,9 @@ const void *emulated_share(const char *which, const void *given, size_t bytes)
 		give_up("shares more than there is place for");
 	memcpy(shares[turn][running], given, bytes);
 	fiber->which = which;
+	order_give(&fibers[running / WARP * WARP + turn]);
 	wait_as(AT_WARP);
+	order_take(&fibers[running / WARP * WARP + turn]);
 	return shares[turn][running / WARP * WARP];
 }
 
@@ -174,14 +219,16 @@ static bool block_release(uint32_t threads)
 	return true;
 }
 
-static void (*kernel_body)(const void *args);
-static const void *kernel_args;
+static PER_THREAD void (*kernel_body)(const void *args);
+static PER_THREAD const void *kernel_args;
 
 /* A fiber runs its thread of one block after the other. */
 static void fiber_main(void)
 {
 	for (;;) {
+		order_take(&scheduler);
 		kernel_body(kernel_args);
+		order_give(&scheduler);
 		if (fibers[running].copy_count)
 			give_up("ends before its copies");
 		wait_as(DONE);
@@ -191,25 +238,26 @@ static void fiber_main(void)
 static void fiber_make(struct fiber *fiber)
 {
 	ucontext_t *context = &fiber->place.context;
-	unsigned char *stack = malloc(STACK_BYTES);
-
-	if (!stack || getcontext(context))
+	fiber->stack = malloc(STACK_BYTES);
+	if (!fiber->stack || getcontext(context))
 		give_up("no memory");
-	context->uc_stack.ss_sp = stack;
+	context->uc_stack.ss_sp = fiber->stack;
 	context->uc_stack.ss_size = STACK_BYTES;
 	context->uc_link = NULL;
 	makecontext(context, fiber_main, 0);
 	/* Otherwise, AddressSanitizer would clear its shadow of the stack at each switch. */
 	context->uc_stack = (stack_t){0};
+#ifdef EMULATOR_CONCURRENT
+	fiber->place.tsan = __tsan_create_fiber(0);
+#endif
 }
 
 static void fiber_resume(struct fiber *fiber)
 {
-	bool first = !fiber->started;
+	bool first = !fiber->stack;
 
 	if (first)
 		fiber_make(fiber);
-	fiber->started = true;
 	place_switch(&scheduler, &fiber->place, first);
 }
 
@@ -222,6 +270,7 @@ static void block_run(uint32_t threads)
 		fibers[i].state = READY;
 		fibers[i].turn = 0;
 	}
+	order_give(&scheduler);
 	while (done < threads) {
 		bool moved = false;
 
@@ -240,6 +289,7 @@ static void block_run(uint32_t threads)
 		if (!moved)
 			give_up("some wait for their warp and some for the block");
 	}
+	order_take(&scheduler);
 }
 
 /* The kernels on the C++ side, one function per element type. */
@@ -269,17 +319,47 @@ static uint64_t shuffled(uint64_t i, uint64_t count)
 	}
 }
 
-void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args)
+/* A launch, and the next block to run. */
+struct launch {
+	enum gpu_kernel kernel;
+	const struct gpu_shape *shape;
+	const void *args;
+	uint64_t next;
+#ifdef EMULATOR_CONCURRENT
+	pthread_barrier_t begun;
+#endif
+};
+
+/* launch_begin() - take a first block. Afterwards, each CPU thread has one, if there are enough blocks. */
+static uint64_t launch_begin(struct launch *launch)
 {
+	uint64_t first = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED);
+
+#ifdef EMULATOR_CONCURRENT
+	pthread_barrier_wait(&launch->begun);
+#endif
+	return first;
+}
+
+/* blocks_run() - run blocks until all have been run. */
+static void *blocks_run(void *data)
+{
+	struct launch *launch = data;
+	const struct gpu_shape *shape = launch->shape;
 	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
 
-	if (shape->block % WARP)
-		give_up("the block is no number of warps");
-	kernel_body = bodies[kernel];
-	kernel_args = args;
+	if (!fibers)
+		fibers = calloc(GPU_BLOCK_MAX, sizeof(*fibers));
+	if (!fibers)
+		give_up("no memory");
+#ifdef EMULATOR_CONCURRENT
+	scheduler.tsan = __tsan_get_current_fiber();
+#endif
+	kernel_body = bodies[launch->kernel];
+	kernel_args = launch->args;
 	gridDim = (struct emulated_index){shape->grid[0], shape->grid[1], shape->grid[2]};
 	blockDim = (struct emulated_index){shape->block, 1, 1};
-	for (uint64_t i = 0; i < count; i++) {
+	for (uint64_t i = launch_begin(launch); i < count; i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) {
 		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
 
 		blockIdx = (struct emulated_index){
@@ -293,6 +373,42 @@ void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const v
 			if (block_memory[at] != 0xff)
 				give_up("shared memory beyond what was asked for was written");
 	}
+#ifdef EMULATOR_CONCURRENT
+	for (int i = 0; i < GPU_BLOCK_MAX; i++)
+		if (fibers[i].stack) {
+			__tsan_destroy_fiber(fibers[i].place.tsan);
+			free(fibers[i].stack);
+		}
+	free(fibers);
+	fibers = NULL;
+#endif
+	return NULL;
+}
+
+void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args)
+{
+	struct launch launch = {.kernel = kernel, .shape = shape, .args = args};
+
+	if (shape->block % WARP)
+		give_up("the block is no number of warps");
+#ifdef EMULATOR_CONCURRENT
+	pthread_t threads[CPU_THREADS];
+
+	pthread_barrier_init(&launch.begun, NULL, CPU_THREADS);
+	for (int i = 0; i < CPU_THREADS; i++)
+		if (pthread_create(&threads[i], NULL, blocks_run, &launch))
+			give_up("no thread");
+	for (int i = 0; i < CPU_THREADS; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&launch.begun);
+#else
+	blocks_run(&launch);
+#endif
+}
+
+void emulator_plant_missing_fences(void)
+{
+	fences_missing = true;
 }
 
 void emulator_seed(uint64_t seed)

@@ -4,8 +4,12 @@
  * The .cu files are compiled as C++ with tests/emulated/cuda.h. Each thread of a block is a fiber; blocks run one after
  * another, in an order that emulator_seed() shuffles. The emulator detects wrong results, misaligned vectors, shared
  * memory that was not written or is too small, and threads that do not reach a common barrier. Under ASan, with
- * allocations of the exact size, it also detects accesses out of bounds. It detects neither races nor hardware that
- * differs from the manual.
+ * allocations of the exact size, it also detects accesses out of bounds. It does not detect hardware that differs from
+ * the manual.
+ *
+ * Under ThreadSanitizer, three CPU threads run blocks at the same time. Only barriers, operations of warps and fences
+ * order the accesses of fibers, so races within a block and between blocks are reported. Two blocks that the same CPU
+ * thread runs are ordered.
  */
 #ifndef TESTS_EMULATED_EMULATOR_H
 #define TESTS_EMULATED_EMULATOR_H
@@ -19,6 +23,8 @@
 const struct gpu_ops *emulator_ops(void);
 /* emulator_run() - run a kernel now. One at a time: its state is global. */
 void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args);
+/* emulator_plant_missing_fences() - a planted bug for a test: from now on, fences do not order accesses. */
+void emulator_plant_missing_fences(void);
 /* emulator_seed() - shuffle the order of blocks from now on; 0: by block number. */
 void emulator_seed(uint64_t seed);
 

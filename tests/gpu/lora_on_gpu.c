@@ -54,8 +54,8 @@ static void test_lora_all_ranks(void **state)
 
 static void test_lora_bits_do_not_depend_on_the_batch(void **state)
 {
-	case_bits_do_not_depend_on_the_batch(*state, ELEMENT_F16);
-	case_bits_do_not_depend_on_the_batch(*state, ELEMENT_BF16);
+	case_bits_do_not_depend_on_the_batch(*state, ELEMENT_F16, false);
+	case_bits_do_not_depend_on_the_batch(*state, ELEMENT_BF16, false);
 }
 
 static void test_lora_batches_follow_each_other(void **state)

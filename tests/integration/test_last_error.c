@@ -478,11 +478,13 @@ static void test_blocks_of_caches(void **state)
 {
 	const struct gpool_kv_shape shape = {2, 2, 16, 2, 16}, other = {3, 2, 16, 2, 16};
 	const struct gpool_kv_pair same = {1, 1};
+	struct gpool_kv_attention attention = GPOOL_KV_ATTENTION_INIT;
 	struct gpool_kv_offload_info offloaded = {.size = 1};
 	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 	struct gpool_kv *kv = make_cache(0);
 	uint64_t sequence = make_sequence(kv, 20), another = make_sequence(kv, 1);
 	const int32_t *table;
+	uint64_t bytes;
 	uint32_t blocks;
 
 	(void)state;
@@ -493,6 +495,11 @@ static void test_blocks_of_caches(void **state)
 		"tokens");
 	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "does not belong to sequence ");
 	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0, from block 1 to 1: ");
+	attention.flags = 64;
+	SAYS(gpool_kv_attention(kv, &attention), -EINVAL, "flags are 0x40; the known flags are ");
+	attention.flags = 0;
+	attention.head_size = 24;
+	SAYS(gpool_kv_attention_workspace(kv, &attention, &bytes), -EINVAL, "the head size is 24; it must be ");
 	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
 		"the cache has no host memory; call gpool_kv_host_reserve()");
 	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; the known flags are ");
