@@ -79,6 +79,43 @@ static void test_kv(void **state)
 	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
 }
 
+/* The sequence of the launch is empty, so no memory is read. */
+static void test_kv_attention(void **state)
+{
+	struct gpool_kv_attention launch = GPOOL_KV_ATTENTION_INIT;
+	struct gpool_kv_options options;
+	struct gpool_block block;
+	uint64_t place, bytes;
+
+	(void)state;
+	worker_open(steady);
+	if (!(worker->capabilities & GPU_CAP_KERNELS))
+		skip();
+	options = small_options(64);
+	options.stream = stream;
+	options.shape.block_tokens = 8;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_alloc(worker, 1, NULL, &block), 0);
+	assert_int_equal(gpool_address(worker, &block, &place), 0);
+	launch.sequences = place;
+	launch.queries = place + 4096;
+	launch.output = place + 8192;
+	launch.workspace = place + 65536;
+	launch.sequence_count = launch.query_tokens = launch.query_most = 1;
+	launch.heads = 8;
+	launch.query_stride = launch.output_stride = 8 * 64;
+	launch.token_stride = 8 * 128;
+	launch.head_stride = 128;
+	launch.values = 8 * launch.token_stride;
+	NEVER(gpool_kv_attention_workspace(kv, &launch, &bytes));
+	assert_true(bytes <= worker->header->page_bytes - 65536);
+	CALLS(gpool_kv_attention(kv, &launch), "the first of the process",
+		"cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData, 1 frame");
+	CALLS(gpool_kv_attention(kv, &launch), "steady", "cuLaunchKernel, 1 frame");
+	settle();
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
 /* Free blocks of several chunks, so that there are blocks to move. */
 static void test_kv_compact(void **state)
 {
@@ -440,6 +477,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_kv, kv_stop),
+		cmocka_unit_test_teardown(test_kv_attention, kv_stop),
 		cmocka_unit_test_teardown(test_kv_compact, kv_stop),
 		cmocka_unit_test_teardown(test_kv_offload, kv_stop),
 		cmocka_unit_test_teardown(test_kv_prefix, kv_stop),
