@@ -100,7 +100,7 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 
 bool descriptors_left(const struct agent *agent, uint32_t wanted)
 {
-	/* All descriptors below the lowest free one are in use, also those of libraries, which are not counted below. */
+	/* All descriptors below the lowest free one are in use, including those of libraries, which nothing counts. */
 	int lowest = fcntl(agent->keeper.fd, F_DUPFD_CLOEXEC, 0);
 	uint64_t used = DESCRIPTORS_OWN;
 

@@ -186,8 +186,8 @@ GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const stru
  * aborted. NULL is permitted.
  *
  * Return: 0, -EBUSY (back end `host`: queued GPU work uses the object; it remains open), -EINVAL (it is mapped in an
- * elastic range: gpool_range_unmap()), -ECHILD. Cost: a few unmap calls; for the last handle of a version also a request
- * to the agent.
+ * elastic range: gpool_range_unmap()), -ECHILD. Cost: a few unmap calls; for the last handle of a version also a
+ * request to the agent.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
 

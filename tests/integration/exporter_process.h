@@ -161,7 +161,7 @@ static inline double metric_in(const char *text, const char *line)
  * Return the name of a metric with its labels: a pool on the first device and `more`, which is empty or begins with a
  * comma. The text is valid until the next call.
  */
-static inline const char *labelled(const char *name, const char *pool, const char *more)
+static inline const char *metric_line(const char *name, const char *pool, const char *more)
 {
 	static char line[256];
 
@@ -175,7 +175,7 @@ static inline const char *labelled(const char *name, const char *pool, const cha
 /* Scrape the exporter and return the value of a metric of the first pool. */
 static inline double metric(const char *name)
 {
-	return metric_in(scrape(), labelled(name, "p0", ""));
+	return metric_in(scrape(), metric_line(name, "p0", ""));
 }
 
 static inline double metric_plain(const char *name)

@@ -74,7 +74,7 @@ static cJSON *poolctl_status(cJSON **document)
 
 static double of_tenant(const char *name)
 {
-	return metric_in(scrape(), labelled(name, "p0", ",tenant=\"default\""));
+	return metric_in(scrape(), metric_line(name, "p0", ",tenant=\"default\""));
 }
 
 struct figure {
@@ -142,9 +142,9 @@ static void test_values_are_poolctls(void **state)
 	assert_float_equal(of_tenant("gpool_tenant_needed_bytes"), 3 * page_bytes, 0);
 	assert_float_equal(of_tenant("gpool_tenant_offered_bytes"), metric("gpool_pool_offered_bytes"), 0);
 	assert_float_equal(of_tenant("gpool_tenant_idle_bytes"), metric("gpool_pool_idle_bytes"), 0);
-	assert_float_equal(metric_in(scrape(),
-				   labelled("gpool_tenant_usage_bytes", "p0",
-					   ",tenant=\"default\",usage=\"LORA_WEIGHT\"")),
+	assert_float_equal(
+		metric_in(scrape(),
+			metric_line("gpool_tenant_usage_bytes", "p0", ",tenant=\"default\",usage=\"LORA_WEIGHT\"")),
 		3 * page_bytes, 0);
 	cJSON_Delete(document);
 	exporter_done();
@@ -192,8 +192,7 @@ static void test_objects_and_adapters(void **state)
 	assert_float_equal(metric("gpool_adapters"), 2, 0);
 	assert_float_equal(metric("gpool_adapter_bytes"), 5 * (512 << 10), 0);
 	assert_float_equal(metric("gpool_publications_total"), 3, 0);
-	assert_float_equal(
-		metric_in(scrape(), labelled("gpool_objects", "p0", ",class=\"immutable\"")), 1, 0);
+	assert_float_equal(metric_in(scrape(), metric_line("gpool_objects", "p0", ",class=\"immutable\"")), 1, 0);
 	exporter_done();
 	for (int i = 0; i < 3; i++)
 		gpool_object_close(objects[i]);
@@ -222,7 +221,7 @@ static void test_promtool_has_no_complaint(void **state)
 	assert_int_equal(fclose(file), 0);
 	snprintf(command, sizeof(command), "promtool check metrics <%s", path);
 	assert_int_equal(system(command), 0);
-	assert_false(isnan(metric_in(scrape(), labelled("gpool_page_size_bytes", "p1", ""))));
+	assert_false(isnan(metric_in(scrape(), metric_line("gpool_page_size_bytes", "p1", ""))));
 	unlink(path);
 	exporter_done();
 }
@@ -278,7 +277,7 @@ static void test_gpoold_starts_and_ends(void **state)
 {
 	static const char *const other[] = {
 		"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
-	const char *text, *page = labelled("gpool_page_size_bytes", "q", "");
+	const char *text, *page = metric_line("gpool_page_size_bytes", "q", "");
 
 	(void)state;
 	strcpy(harness.directory, "/nonexistent");
