@@ -42,14 +42,14 @@ class Sharing(EngineTest):
         expected = self.stock([prompt], 30, **options)
         engines = [self.start(**options) for _ in range(2)]
         self.same(engines[0].ready().generate([prompt], 30), expected)
-        self.await_idle()
+        self.await_idle(engines=2)
         pages = LONG // CHUNK + 1  # the last one has one block
         self.assertEqual(self.objects(), pages)
         before = self.status()["evicted_pages"]
         found = engines[1].ready().generate([prompt], 30)
         self.same(found, expected)
         self.assertEqual(found[0].cached, LONG)
-        self.await_idle()
+        self.await_idle(engines=2)
         self.assertEqual(self.objects(), pages)
         # Besides the one copy: the first page of each engine, and at most two pages for the end of each request.
         self.assertLessEqual(self.status()["used_pages"], pages + 6)
