@@ -28,11 +28,23 @@ struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_CO
 /* Calls by name, in the order of their first use. */
 static struct {
 	char name[COST_MAX];
-	uint64_t count, modeled_us;
+	uint64_t count, modeled_us, spent_ns;
 	uint64_t fail_at; /* the call that fails; 0: none */
 	CUresult fail_with;
 } calls[256];
 static unsigned call_kinds;
+
+/* The call of this thread that is in progress, for spent_ns. Timed only with the setting `counts`. */
+static _Thread_local unsigned call_now;
+static _Thread_local uint64_t call_began;
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
 
 /*
  * The costs that have been published, in microseconds: measurements on an A100 of a page of 2 MiB (kvcached). Other
@@ -259,8 +271,8 @@ __attribute__((destructor)) static void counts_write(void)
 		return;
 	for (unsigned i = 0; i < call_kinds; i++)
 		if (calls[i].count)
-			fprintf(file, "%s %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
-				(unsigned long long)calls[i].modeled_us);
+			fprintf(file, "%s %llu %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
+				(unsigned long long)calls[i].modeled_us, (unsigned long long)calls[i].spent_ns / 1000);
 	fclose(file);
 }
 
@@ -284,6 +296,8 @@ CUresult call_enter(const char *name, unsigned needs)
 	calls[call].count++;
 	us = cost_us(calls[call].name);
 	calls[call].modeled_us += us;
+	call_now = call;
+	call_began = settings.counts[0] ? clock_ns() : 0;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};
@@ -303,13 +317,14 @@ CUresult call_enter(const char *name, unsigned needs)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	else if (needs & CALL_UNSAFE)
 		result = capture_forbids(true);
-	if (result != CUDA_SUCCESS)
-		pthread_mutex_unlock(&driver.lock);
-	return result;
+	return result == CUDA_SUCCESS ? result : call_leave(result);
 }
 
 CUresult call_leave(CUresult result)
 {
+	if (call_began)
+		calls[call_now].spent_ns += clock_ns() - call_began;
+	call_began = 0;
 	pthread_mutex_unlock(&driver.lock);
 	return result;
 }
