@@ -36,7 +36,7 @@ static unsigned call_kinds;
 
 /* The call of this thread that is in progress, for spent_ns. Timed only with the setting `counts`. */
 static _Thread_local unsigned call_now;
-static _Thread_local uint64_t call_began;
+static _Thread_local uint64_t call_began, thread_calls, thread_ns;
 
 static uint64_t clock_ns(void)
 {
@@ -151,6 +151,15 @@ int gpuDoubleFailed(void)
 	fault = driver.fault;
 	pthread_mutex_unlock(&driver.lock);
 	return (int)fault;
+}
+
+/* gpuDoubleSpent() - return the number of calls of this thread, and the time spent in them, with the setting `counts`. */
+__attribute__((visibility("default"))) void gpuDoubleSpent(uint64_t *number, uint64_t *ns);
+
+void gpuDoubleSpent(uint64_t *number, uint64_t *ns)
+{
+	*number = thread_calls;
+	*ns = thread_ns;
 }
 
 void driver_poll(unsigned *round)
@@ -322,8 +331,13 @@ CUresult call_enter(const char *name, unsigned needs)
 
 CUresult call_leave(CUresult result)
 {
-	if (call_began)
-		calls[call_now].spent_ns += clock_ns() - call_began;
+	if (call_began) {
+		uint64_t ns = clock_ns() - call_began;
+
+		calls[call_now].spent_ns += ns;
+		thread_ns += ns;
+		thread_calls++;
+	}
 	call_began = 0;
 	pthread_mutex_unlock(&driver.lock);
 	return result;

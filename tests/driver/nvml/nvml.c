@@ -115,6 +115,18 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 	return NVML_SUCCESS;
 }
 
+/* The double does not know which processes use a device, and lists none. */
+ENTRY int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes);
+
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes)
+{
+	(void)processes;
+	if (!device || !count)
+		return NVML_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
 /* PyTorch's allocator looks these up before its first expandable segment. */
 #define UNSUPPORTED(name) \
 	ENTRY int name(void); \
@@ -124,6 +136,4 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 	}
 UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-UNSUPPORTED(nvmlDeviceGetComputeRunningProcesses)
-UNSUPPORTED(nvmlDeviceGetComputeRunningProcesses_v3)
 UNSUPPORTED(nvmlSystemGetCudaDriverVersion_v2)

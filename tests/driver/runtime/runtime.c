@@ -165,6 +165,22 @@ API cudaError_t cudaFree(void *at)
 	CALL(at ? cuMemFree((CUdeviceptr)at) : CUDA_SUCCESS); /* cudaFree(NULL) initializes the runtime */
 }
 
+/* "Unified Addressing", cudaPointerGetAttributes. Only memory that the driver has mapped at a reserved address is found. */
+API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *at)
+{
+	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = thread_device};
+	unsigned long long flags;
+	CUresult error = begin();
+
+	if (error != CUDA_SUCCESS)
+		return result(error);
+	*attributes = (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered, .hostPointer = (void *)at};
+	if (cuMemGetAccess(&flags, &location, (CUdeviceptr)at) == CUDA_SUCCESS)
+		*attributes = (struct cudaPointerAttributes){
+			.type = cudaMemoryTypeDevice, .device = thread_device, .devicePointer = (void *)at};
+	return cudaSuccess;
+}
+
 /* ---- streams and events ---- */
 
 API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
