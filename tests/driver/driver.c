@@ -153,7 +153,7 @@ int gpuDoubleFailed(void)
 	return (int)fault;
 }
 
-/* gpuDoubleSpent() - return the number of calls of this thread, and the time spent in them, with the setting `counts`. */
+/* gpuDoubleSpent() - return the number of calls of this thread and their time, with the setting `counts`. */
 __attribute__((visibility("default"))) void gpuDoubleSpent(uint64_t *number, uint64_t *ns);
 
 void gpuDoubleSpent(uint64_t *number, uint64_t *ns)

@@ -32,8 +32,8 @@ static uint64_t record_bit(uint64_t record)
 }
 
 /*
- * record_begin() - number a new record, which is pending until event_record_end(). As with a driver whose queue is full,
- * the call waits while too many records have not been executed.
+ * record_begin() - number a new record, which is pending until event_record_end(). The call waits while too many
+ * records have not been executed, as with a driver whose queue is full.
  */
 static uint64_t record_begin(struct event *event)
 {

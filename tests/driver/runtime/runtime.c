@@ -114,8 +114,7 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int d
 	if (error != CUDA_SUCCESS)
 		return result(error);
 	*properties = (struct cudaDeviceProp){
-		.major = 9, .multiProcessorCount = 132, .warpSize = 32, .maxThreadsPerBlock = 1024,
-		.pciBusID = device};
+		.major = 9, .multiProcessorCount = 132, .warpSize = 32, .maxThreadsPerBlock = 1024, .pciBusID = device};
 	error = cuDeviceGetName(properties->name, sizeof(properties->name), device);
 	return result(error == CUDA_SUCCESS ? cuDeviceTotalMem(&properties->totalGlobalMem, device) : error);
 }
@@ -165,7 +164,7 @@ API cudaError_t cudaFree(void *at)
 	CALL(at ? cuMemFree((CUdeviceptr)at) : CUDA_SUCCESS); /* cudaFree(NULL) initializes the runtime */
 }
 
-/* "Unified Addressing", cudaPointerGetAttributes. Only memory that the driver has mapped at a reserved address is found. */
+/* "Unified Addressing", cudaPointerGetAttributes. Only memory mapped at a reserved address is found. */
 API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *at)
 {
 	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = thread_device};
@@ -298,7 +297,7 @@ API const char *cudaGetErrorString(cudaError_t error)
 	return cudaGetErrorName(error);
 }
 
-/* Stands for the functions of the driver that its double does not have. */
+/* Replaces the functions of the driver that its double does not have. */
 static CUresult unsupported(void)
 {
 	return CUDA_ERROR_NOT_SUPPORTED;

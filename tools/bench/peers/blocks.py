@@ -109,7 +109,9 @@ class Kvcached:
         self.version = f"kvcached {version('kvcached')}"
         vmm_ops.init_kvcached("cuda:0", 2 << 20, CONTIGUOUS_LAYOUT)
         self.tensors = vmm_ops.create_kv_tensors(BLOCKS // PAGE_BLOCKS * (2 << 20), 2, "cuda:0", 1, num_kv_buffers=1)
-        self.manager = KVCacheManager(BLOCKS // PAGE_BLOCKS * PAGE_BLOCKS, TOKENS, BLOCK_BYTES // TOKENS, 1, num_kv_buffers=1)
+        self.manager = KVCacheManager(
+            BLOCKS // PAGE_BLOCKS * PAGE_BLOCKS, TOKENS, BLOCK_BYTES // TOKENS, 1, num_kv_buffers=1
+        )
 
     def allocate(self, tokens: int) -> Any:
         blocks = self.manager.alloc((tokens + TOKENS - 1) // TOKENS)
@@ -160,7 +162,8 @@ def serve(subject: Any) -> float:
     """Return the nanoseconds for each token of the answers."""
     with TRACE.open(newline="") as file:
         waiting = deque(
-            (int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row, _ in zip(csv.DictReader(file), range(REQUESTS))
+            (int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+            for row, _ in zip(csv.DictReader(file), range(REQUESTS))
         )
     total = sum(answer for _, answer in waiting)
     running: list[list[Any]] = []

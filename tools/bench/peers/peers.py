@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Measure gpool and the programs of other projects side by side, on the same works; `make bench-peers`.
 
-usage: peers.py [--list] [--runs N] [-o table|json|markdown] [--document] [-q] [NAME...]
+usage: peers.py [--list] [--runs N] [-o table|json|markdown] [--document] [--from FILE]... [-q] [NAME...]
 
   NAME         works or peers to measure; default: all
   --list       print the works, and the peers with the reason if one is not installed
   --runs N     runs of each program; the median is printed (default 5)
   -o FORMAT    table, json (one object per line) or markdown
   --document   write the table into docs/benchmarks.md
+  --from FILE  measure nothing; use the output of -o json of an earlier run
   -q           no progress
 
 Every run is a process of its own. The programs of a work run in turn, so the load of the machine affects all of them.
-Those that use a GPU run on the double of NVIDIA's driver (tests/driver). "software" is the time without that in calls of
-the double, which says nothing about a GPU; calls are counted instead, and those with a published cost are modelled
+Those that use a GPU run on the double of NVIDIA's driver (tests/driver). "software" excludes the time in calls of the
+double, which says nothing about a GPU. Calls are counted instead, and those with a published cost are modeled
 (tests/driver/driver.c). Peers are other projects' own programs, in the versions that tools/bench/peers/peers.txt and
 tools/build/engines.txt pin, never stand-ins.
 
@@ -71,8 +72,12 @@ WORKS = {
     "pages": Work("allocate 512 blocks of 512 KiB and free them, per block", "gpool-host", HEAP),
     "spans": Work("allocate 512 blocks of 4 KiB and free them, per block", "gpool-host", HEAP),
     "mixed": Work("100,000 random allocations of up to 64 KiB, at most 256 MiB live", "gpool-host", HEAP),
-    "kv-long": Work("allocate 8,192 KV blocks and free them, per block", "gpool-kv", ("vllm-pool", "vllm-manager", "kvcached")),
-    "kv-page": Work("allocate a page of 16 KV blocks and free it", "gpool-kv", ("vllm-pool", "vllm-manager", "kvcached")),
+    "kv-long": Work(
+        "allocate 8,192 KV blocks and free them, per block", "gpool-kv", ("vllm-pool", "vllm-manager", "kvcached")
+    ),
+    "kv-page": Work(
+        "allocate a page of 16 KV blocks and free it", "gpool-kv", ("vllm-pool", "vllm-manager", "kvcached")
+    ),
     "kv-serve": Work("serve 100 requests, 64 at a time, per token of the answers", "gpool-kv", ("vllm-manager",)),
 }
 
@@ -98,7 +103,9 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "KVCACHED_LOG_LEVEL": "ERROR", "TRITON_D
 torch = (str(PEERS / "play-torch"), "{work}")
 RUNTIME = {"LD_LIBRARY_PATH": str(DOUBLE)}
 PROGRAMS = {
-    "gpool-cuda": Program("gpool_malloc_async()", (str(BUILD / "peers/play-gpool"), "{work}"), "", RUNTIME, POOL_MIB + 512, "cuda"),
+    "gpool-cuda": Program(
+        "gpool_malloc_async()", (str(BUILD / "peers/play-gpool"), "{work}"), "", RUNTIME, POOL_MIB + 512, "cuda"
+    ),
     "gpool-host": Program("blocks and spans of gpool", (str(BUILD / "peers/play-block"), "{work}"), agent="host"),
     "gpool-kv": Program(
         "a KV cache of gpool, from Python",
@@ -117,8 +124,12 @@ PROGRAMS = {
         80 << 10,
     ),
     "rmm": Program("pool_memory_resource", (str(PEERS / "play-rmm"), "{work}"), "rmm", RUNTIME, 80 << 10),
-    "jemalloc": Program("malloc()", (str(BUILD / "peers/play-heap"), "{work}"), "jemalloc", preload("libjemalloc.so.2")),
-    "mimalloc": Program("malloc()", (str(BUILD / "peers/play-heap"), "{work}"), "mimalloc", preload("libmimalloc.so.2")),
+    "jemalloc": Program(
+        "malloc()", (str(BUILD / "peers/play-heap"), "{work}"), "jemalloc", preload("libjemalloc.so.2")
+    ),
+    "mimalloc": Program(
+        "malloc()", (str(BUILD / "peers/play-heap"), "{work}"), "mimalloc", preload("libmimalloc.so.2")
+    ),
     "vllm-pool": Program("BlockPool", (python, blocks, "vllm-pool", "{work}"), "vllm", QUIET),
     "vllm-manager": Program("KVCacheManager", (python, blocks, "vllm-manager", "{work}"), "vllm", QUIET),
     "kvcached": Program(
@@ -205,7 +216,7 @@ class Runner:
         return self.agents[kind]
 
     def run(self, name: str, work: str) -> dict[str, Any]:
-        """Run a program once. Return its results, with `calls`: kind -> number, and `modelled`: their ms."""
+        """Run a program once. Return its results, with `calls`: kind -> number, and `modeled`: their ms."""
         program = PROGRAMS[name]
         with ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix="gpool-peers-", dir=SHARED))
@@ -233,7 +244,7 @@ class Runner:
             result = json.loads(lines[-1])
             calls = [line.split() for line in counts.read_text().splitlines()] if counts.exists() else []
         result["calls"] = {call: int(number) for call, number, *_ in calls}
-        result["modelled"] = sum(int(us) for _, _, us, *_ in calls) / 1e3
+        result["modeled"] = sum(int(us) for _, _, us, *_ in calls) / 1e3
         return result
 
 
@@ -243,7 +254,9 @@ KINDS = re.compile(r"cu(Mem(?!Get|Host).*|Event(Record|Query)|StreamWait.*|Strea
 
 def kinds(result: dict[str, Any]) -> str:
     calls = {name: number for name, number in result["calls"].items() if KINDS.match(name)}
-    return ", ".join(f"{name} {number:,}" for name, number in sorted(calls.items(), key=lambda call: -call[1])) or "none"
+    return (
+        ", ".join(f"{name} {number:,}" for name, number in sorted(calls.items(), key=lambda call: -call[1])) or "none"
+    )
 
 
 class Row(NamedTuple):
@@ -290,16 +303,16 @@ def rows_of(work: str, peer: str, ours: list[dict[str, Any]], theirs: list[dict[
             lambda result: sum(number for call, number in result["calls"].items() if KINDS.match(call)),
             f"peer: {kinds(theirs[0])}; gpool: {kinds(ours[0])}",
         )
-    if theirs[0]["modelled"] and "steady_calls" not in theirs[0]:
+    if theirs[0]["modeled"] and "steady_calls" not in theirs[0]:
         # gpoold creates memory once, so the player's calls lack it; the peer's own calls create what it holds.
         creation = ours[0].get("peak_mib", 0) / PAGE_MIB * CREATE_US / 1e3
         rows.append(
             Row(
                 work,
-                "modelled driver time, ms, with the creation of the memory held",
+                "modeled driver time, ms, with the creation of the memory held",
                 name,
-                median_of(theirs, lambda result: result["modelled"]),
-                median_of(ours, lambda result: result["modelled"]) + creation,
+                median_of(theirs, lambda result: result["modeled"]),
+                median_of(ours, lambda result: result["modeled"]) + creation,
             )
         )
     return rows
@@ -339,6 +352,32 @@ def machine() -> str:
     return f"{os.cpu_count()} CPUs of {name}, Linux {os.uname().release.split('-')[0]}"
 
 
+def source_of(runs: int, load: float) -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.strip()
+    return (
+        f"Medians of {runs} runs on {machine()}, on {datetime.date.today()}, commit {commit}, "
+        f"with a load average of {load:.1f} to {os.getloadavg()[0]:.1f}."
+    )
+
+
+def read_back(files: list[str]) -> tuple[list[Row], dict[str, str], str]:
+    """Return the rows, the absent programs and the sources of earlier outputs in JSON."""
+    rows: list[Row] = []
+    absent: dict[str, str] = {}
+    sources: dict[str, None] = {}
+    for line in (line for file in files for line in Path(file).read_text().splitlines()):
+        entry = json.loads(line)
+        if "source" in entry:
+            sources[entry["source"]] = None
+        elif "missing" in entry:
+            absent[entry["peer"]] = entry["missing"]
+        else:
+            rows.append(Row(**{key: entry[key] for key in Row._fields}))
+    return rows, absent, " ".join(sources)
+
+
 def measure(runner: Runner, works: dict[str, list[str]], runs: int, quiet: bool) -> tuple[list[Row], dict[str, str]]:
     rows: list[Row] = []
     absent: dict[str, str] = {}
@@ -373,8 +412,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="works or peers; default: all")
     parser.add_argument("--list", action="store_true", help="print works and peers")
     parser.add_argument("--runs", type=int, default=5, help="runs of each program (default 5)")
-    parser.add_argument("-o", dest="format", choices=("table", "json", "markdown"), default="table", help="output format")
+    parser.add_argument(
+        "-o", dest="format", choices=("table", "json", "markdown"), default="table", help="output format"
+    )
     parser.add_argument("--document", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--from", dest="files", action="append", metavar="FILE", help="use the JSON of an earlier run")
     parser.add_argument("-q", dest="quiet", action="store_true", help="no progress")
     options = parser.parse_args()
     peers = [name for name in PROGRAMS if not name.startswith("gpool")]
@@ -391,24 +433,25 @@ def main() -> None:
     works = [name for name in options.names if name in WORKS] or list(WORKS)
     chosen = [name for name in options.names if name in peers] or peers
     plan = {work: [peer for peer in WORKS[work].peers if peer in chosen] for work in works}
-    load = os.getloadavg()[0]
-    with ExitStack() as stack:
-        try:
-            rows, absent = measure(Runner(stack), {work: of for work, of in plan.items() if of}, options.runs, options.quiet)
-        except Failed as failed:
-            sys.exit(f"peers.py: {failed}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    ).stdout.strip()
-    source = (
-        f"Medians of {options.runs} runs on {machine()}, on {datetime.date.today()}, commit {commit}, "
-        f"with a load average of {load:.1f} to {os.getloadavg()[0]:.1f}."
-    )
+    if options.files:
+        rows, absent, source = read_back(options.files)
+    else:
+        load = os.getloadavg()[0]
+        with ExitStack() as stack:
+            try:
+                runner = Runner(stack)
+                rows, absent = measure(
+                    runner, {work: of for work, of in plan.items() if of}, options.runs, options.quiet
+                )
+            except Failed as failed:
+                sys.exit(f"peers.py: {failed}")
+        source = source_of(options.runs, load)
     if options.format == "json":
         for row in rows:
             print(json.dumps({**row._asdict(), "ahead": row.winner()}))
         for name, reason in absent.items():
             print(json.dumps({"peer": name, "missing": reason}))
+        print(json.dumps({"source": source}))
     else:
         print((markdown if options.format == "markdown" else table)(rows, absent, source))
     if options.document:

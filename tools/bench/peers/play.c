@@ -186,23 +186,44 @@ static const struct work {
 } works[] = {
 	{.name = "steady"},
 #define RANDOM(text, most_) \
-	{.name = text, \
-		.recipe = {.allocations = 10000, .least = 1, .most = most_, .cap = 8000 * MIB, .chance = 73, .threads = 1, \
-			.streams = 1, .seed = 1}}
+	{ \
+		.name = text, .recipe = { \
+			.allocations = 10000, \
+			.least = 1, \
+			.most = most_, \
+			.cap = 8000 * MIB, \
+			.chance = 73, \
+			.threads = 1, \
+			.streams = 1, \
+			.seed = 1 \
+		} \
+	}
 	RANDOM("random-1m", MIB),
 	RANDOM("random-4m", 4 * MIB),
 	RANDOM("random-64m", 64 * MIB),
 	RANDOM("random-256m", 256 * MIB),
 	RANDOM("random-1g", GIB),
 	{.name = "churn",
-		.recipe = {.through = 75 * GIB, .least = 1, .most = 256 * MIB, .cap = 17510 * MIB, .chance = 73, .threads = 1,
-			.streams = 1, .seed = 1},
+		.recipe = {.through = 75 * GIB,
+			.least = 1,
+			.most = 256 * MIB,
+			.cap = 17510 * MIB,
+			.chance = 73,
+			.threads = 1,
+			.streams = 1,
+			.seed = 1},
 		.churn = true},
 	{.name = "pages", .bytes = 512 * KIB},
 	{.name = "spans", .bytes = 4 * KIB},
 	{.name = "mixed",
-		.recipe = {.allocations = 100000, .least = 1, .most = 64 * KIB, .cap = 256 * MIB, .chance = 73, .threads = 1,
-			.streams = 1, .seed = 1}},
+		.recipe = {.allocations = 100000,
+			.least = 1,
+			.most = 64 * KIB,
+			.cap = 256 * MIB,
+			.chance = 73,
+			.threads = 1,
+			.streams = 1,
+			.seed = 1}},
 };
 
 static void play(const struct work *work)

@@ -1,7 +1,7 @@
 /*
  * subject.h - an allocator that play.c measures. Each subject is linked with play.c into a program of its own.
  *
- * Allocations are in slots, so that a subject can keep what its own free function needs. One thread calls the functions.
+ * Allocations are in slots, so that a subject can keep what its own free function needs. One thread calls all of them.
  */
 #ifndef GPOOL_TOOLS_BENCH_PEERS_SUBJECT_H
 #define GPOOL_TOOLS_BENCH_PEERS_SUBJECT_H
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* subject_open() - start with `slots` empty slots. Return: the version of the allocator; on failure, the process exits. */
+/* subject_open() - start with `slots` empty slots. Return: name and version. A failure ends the process. */
 const char *subject_open(uint32_t slots);
 
 /* subject_malloc() - allocate into an empty slot. Return: false: out of memory. The memory is not written. */

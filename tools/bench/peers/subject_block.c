@@ -10,7 +10,7 @@ static uint64_t page_bytes;
 static struct held {
 	struct gpool_span span; /* of a block of pages: only span.block */
 	bool is_span;
-} *held;
+} * held;
 
 const char *subject_open(uint32_t slots)
 {
