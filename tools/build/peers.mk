@@ -17,8 +17,9 @@ $(B)/tests/driver/libcudart-double.so: $(RUNTIME_OBJ) $(B)/tests/driver/libcuda.
 
 PEERS ?= build/peers
 ENGINES_FOLDER ?= build/engines
-.PHONY: peer-programs bench-peers
-peer-programs: all driver-double $(B)/tests/driver/libcudart-double.so $(addprefix $(B)/peers/play-,gpool block heap)
+.PHONY: peer-heaps peer-programs bench-peers
+peer-heaps: all $(addprefix $(B)/peers/play-,block heap)
+peer-programs: peer-heaps driver-double $(B)/tests/driver/libcudart-double.so $(B)/peers/play-gpool
 
 bench-peers: peer-programs ## measure other projects' allocators and block managers beside gpool, PEERS_ARGS=; takes some minutes, installs 6 GB
 	$(Q)CONFIG=$(CONFIG) tools/bench/peers/peers.sh $(PEERS) $(ENGINES_FOLDER) $(B)

@@ -388,7 +388,7 @@ def measure(runner: Runner, works: dict[str, list[str]], runs: int, quiet: bool)
             if reason := missing(name):
                 absent[name] = reason
         present = [name for name in names if name not in absent]
-        if WORKS[work].ours in absent:
+        if WORKS[work].ours in absent or len(present) < 2:
             continue
         for run in range(runs):
             for name in list(present):
