@@ -298,6 +298,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	struct timespec wait;
 	CUresult result = CUDA_SUCCESS;
 	unsigned call, us;
+	uint64_t began = settings.counts[0] ? clock_ns() : 0;
 
 	pthread_mutex_lock(&driver.lock);
 	settings_read();
@@ -306,7 +307,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	us = cost_us(calls[call].name);
 	calls[call].modeled_us += us;
 	call_now = call;
-	call_began = settings.counts[0] ? clock_ns() : 0;
+	call_began = began;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};
@@ -331,15 +332,16 @@ CUresult call_enter(const char *name, unsigned needs)
 
 CUresult call_leave(CUresult result)
 {
-	if (call_began) {
-		uint64_t ns = clock_ns() - call_began;
+	uint64_t began = call_began;
 
-		calls[call_now].spent_ns += ns;
-		thread_ns += ns;
+	call_began = 0;
+	if (began)
+		calls[call_now].spent_ns += clock_ns() - began;
+	pthread_mutex_unlock(&driver.lock);
+	if (began) {
+		thread_ns += clock_ns() - began;
 		thread_calls++;
 	}
-	call_began = 0;
-	pthread_mutex_unlock(&driver.lock);
 	return result;
 }
 

@@ -17,6 +17,8 @@ double, which says nothing about a GPU. Calls are counted instead, and those wit
 (tests/driver/driver.c). Peers are other projects' own programs, in the versions that tools/bench/peers/peers.txt and
 tools/build/engines.txt pin, never stand-ins.
 
+On a machine with other load, run it at real-time priority (chrt -r 1).
+
 Exit status: 0, also if peers are not installed; 1: a program failed; 2: usage.
 """
 
@@ -356,9 +358,10 @@ def source_of(runs: int, load: float) -> str:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     ).stdout.strip()
+    real_time = ", at real-time priority" if os.sched_getscheduler(0) != os.SCHED_OTHER else ""
     return (
         f"Medians of {runs} runs on {machine()}, on {datetime.date.today()}, commit {commit}, "
-        f"with a load average of {load:.1f} to {os.getloadavg()[0]:.1f}."
+        f"with a load average of {load:.1f} to {os.getloadavg()[0]:.1f}{real_time}."
     )
 
 
