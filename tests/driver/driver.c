@@ -32,13 +32,24 @@ enum { KINDS_MAX = 256 };
 /* Calls by name, in the order of their first use. */
 static struct {
 	char name[COST_MAX];
-	uint64_t count, modeled_us;
+	uint64_t count, modeled_us, spent_ns;
 	uint64_t fail_at; /* the call that fails; 0: none */
 	CUresult fail_with;
 } calls[KINDS_MAX];
 static unsigned call_kinds;
 
 static _Thread_local uint64_t thread_calls[KINDS_MAX];
+/* The call of this thread that is in progress, for spent_ns. Timed only with the setting `counts`. */
+static _Thread_local unsigned call_now;
+static _Thread_local uint64_t call_began, timed_calls, thread_ns;
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
 
 /*
  * The costs that have been published, in microseconds: measurements on an A100 of a page of 2 MiB (kvcached). Other
@@ -178,6 +189,15 @@ uint64_t gpuDoubleModeled(void)
 	return sum;
 }
 
+/* gpuDoubleSpent() - return the number of calls of this thread and their time, with the setting `counts`. */
+__attribute__((visibility("default"))) void gpuDoubleSpent(uint64_t *number, uint64_t *ns);
+
+void gpuDoubleSpent(uint64_t *number, uint64_t *ns)
+{
+	*number = timed_calls;
+	*ns = thread_ns;
+}
+
 void driver_poll(unsigned *round)
 {
 	struct timespec wait = {.tv_nsec = *round < 50 ? 20000 : 500000};
@@ -297,8 +317,8 @@ __attribute__((destructor)) static void counts_write(void)
 		return;
 	for (unsigned i = 0; i < call_kinds; i++)
 		if (calls[i].count)
-			fprintf(file, "%s %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
-				(unsigned long long)calls[i].modeled_us);
+			fprintf(file, "%s %llu %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
+				(unsigned long long)calls[i].modeled_us, (unsigned long long)calls[i].spent_ns / 1000);
 	fclose(file);
 }
 
@@ -315,6 +335,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	struct timespec wait;
 	CUresult result = CUDA_SUCCESS;
 	unsigned call, us;
+	uint64_t began = settings.counts[0] ? clock_ns() : 0;
 
 	pthread_mutex_lock(&driver.lock);
 	settings_read();
@@ -323,6 +344,8 @@ CUresult call_enter(const char *name, unsigned needs)
 	us = cost_us(calls[call].name);
 	calls[call].modeled_us += us;
 	thread_calls[call]++;
+	call_now = call;
+	call_began = began;
 	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};
@@ -342,14 +365,21 @@ CUresult call_enter(const char *name, unsigned needs)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	else if (needs & CALL_UNSAFE)
 		result = capture_forbids(true);
-	if (result != CUDA_SUCCESS)
-		pthread_mutex_unlock(&driver.lock);
-	return result;
+	return result == CUDA_SUCCESS ? result : call_leave(result);
 }
 
 CUresult call_leave(CUresult result)
 {
+	uint64_t began = call_began;
+
+	call_began = 0;
+	if (began)
+		calls[call_now].spent_ns += clock_ns() - began;
 	pthread_mutex_unlock(&driver.lock);
+	if (began) {
+		thread_ns += clock_ns() - began;
+		timed_calls++;
+	}
 	return result;
 }
 

@@ -31,13 +31,16 @@ static uint64_t record_bit(uint64_t record)
 	return 1ull << record % 64;
 }
 
-/* record_begin() - number a new record, which is pending until event_record_end(). */
+/*
+ * record_begin() - number a new record, which is pending until event_record_end(). The call waits while too many
+ * records have not been executed, as with a driver whose queue is full.
+ */
 static uint64_t record_begin(struct event *event)
 {
 	uint64_t record = atomic_load(&event->state->recorded) + 1;
 
-	if (atomic_load(record_word(event, record)) & record_bit(record))
-		driver_undefined("an event has more than %d records that have not been executed", RECORDS_PENDING);
+	while (atomic_load(record_word(event, record)) & record_bit(record) && !driver.fault)
+		pthread_cond_wait(&driver.changed, &driver.lock);
 	atomic_fetch_or(record_word(event, record), record_bit(record));
 	atomic_fetch_add(&event->state->recorded, 1);
 	return record;

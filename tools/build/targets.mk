@@ -4,6 +4,7 @@
 # tools/build/tests.mk.
 
 include tools/build/tests.mk
+include tools/build/peers.mk
 
 INSTALL ?= install
 MANDIRS := 1 3 5 7 8

@@ -7,7 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NVML_SUCCESS = 0, NVML_UNINITIALIZED = 1, NVML_INVALID_ARGUMENT = 2, NVML_NOT_FOUND = 6, NVML_LIBRARY = 12 };
+enum {
+	NVML_SUCCESS = 0,
+	NVML_UNINITIALIZED = 1,
+	NVML_INVALID_ARGUMENT = 2,
+	NVML_NOT_SUPPORTED = 3,
+	NVML_NOT_FOUND = 6,
+	NVML_LIBRARY = 12
+};
 
 struct nvml_memory {
 	unsigned long long total, free, used;
@@ -76,3 +83,62 @@ const char *nvmlErrorString(int result)
 {
 	return result == NVML_SUCCESS ? "Success" : result == NVML_NOT_FOUND ? "Not Found" : "Error";
 }
+
+/* The bus of a device is its number, as in runtime/runtime.c. */
+ENTRY int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device);
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
+{
+	uint64_t free_bytes, total;
+	unsigned domain, bus;
+
+	if (!memory_of)
+		return NVML_UNINITIALIZED;
+	if (!id || !device || sscanf(id, "%x:%x:", &domain, &bus) != 2)
+		return NVML_INVALID_ARGUMENT;
+	if (domain || memory_of((int)bus, &free_bytes, &total) != 0)
+		return NVML_NOT_FOUND;
+	*device = (void *)(uintptr_t)(bus + 1);
+	return NVML_SUCCESS;
+}
+
+/* nvmlGpuFabricInfoV_t: all its versions begin with these fields. State 0: the device has no fabric. */
+struct nvml_fabric {
+	unsigned version;
+	unsigned char cluster[16];
+	int status;
+	unsigned clique;
+	unsigned char state;
+};
+ENTRY int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric);
+
+int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
+{
+	if (!device || !fabric)
+		return NVML_INVALID_ARGUMENT;
+	fabric->state = 0;
+	return NVML_SUCCESS;
+}
+
+/* The double does not know which processes use a device, and lists none. */
+ENTRY int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes);
+
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes)
+{
+	(void)processes;
+	if (!device || !count)
+		return NVML_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
+/* PyTorch's allocator looks these up before its first expandable segment. */
+#define UNSUPPORTED(name) \
+	ENTRY int name(void); \
+	int name(void) \
+	{ \
+		return NVML_NOT_SUPPORTED; \
+	}
+UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+UNSUPPORTED(nvmlSystemGetCudaDriverVersion_v2)
