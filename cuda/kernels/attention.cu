@@ -710,9 +710,11 @@ static __device__ __forceinline__ void attention(const struct attention_args &ar
 			attention<c, is_decode, ELEMENT_BF16>(args, block_memory); \
 	}
 
+#ifndef ATTENTION_FORMS_ONLY
 ATTENTION(attention_decode_64, 64, true, 128, 3)
 ATTENTION(attention_decode_128, 128, true, 128, 3)
 ATTENTION(attention_decode_256, 256, true, 64, 4)
 ATTENTION(attention_prefill_64, 64, false, 128, 3)
 ATTENTION(attention_prefill_128, 128, false, 128, 2)
 ATTENTION(attention_prefill_256, 256, false, 64, 4)
+#endif

@@ -3,6 +3,7 @@
  * instructions of one class. Each has the code that the real kernel has for the class, compiled in the same way.
  */
 #include "cuda/kernels/async_copy.h"
+#include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
@@ -16,6 +17,11 @@ namespace lora
 namespace int8
 {
 #include "cuda/kernels/quantise.cu"
+}
+#define ATTENTION_FORMS_ONLY /* the others would take most of the time of the compiler */
+namespace attention_of
+{
+#include "cuda/kernels/attention.cu"
 }
 #include "cuda/kernels/block_copy.cu"
 
@@ -58,3 +64,23 @@ extern "C" __global__ void __launch_bounds__(256) dequantise_f16(const struct qu
 {
 	int8::vectors_dequantise<ELEMENT_F16>(args, int8::groups_get(args));
 }
+
+#define ATTENTION_FORM(name, kind, codes, size, is_decode, threads, blocks) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+		name(const __grid_constant__ struct attention_args args) \
+	{ \
+		extern __shared__ uint4 block_memory[]; \
+\
+		attention_of::kind<attention_of::form<ELEMENT_F16, codes, size, is_decode>, ELEMENT_F16, codes>( \
+			args, block_memory); \
+	}
+
+ATTENTION_FORM(decode_64_f16, decode, false, 64, true, 128, 3)
+ATTENTION_FORM(decode_128_f16, decode, false, 128, true, 128, 3)
+ATTENTION_FORM(decode_256_f16, decode, false, 256, true, 64, 4)
+ATTENTION_FORM(decode_64_int8, decode, true, 64, true, 128, 3)
+ATTENTION_FORM(decode_128_int8, decode, true, 128, true, 128, 3)
+ATTENTION_FORM(decode_256_int8, decode, true, 256, true, 64, 4)
+ATTENTION_FORM(prefill_64_f16, prefill, false, 64, false, 128, 3)
+ATTENTION_FORM(prefill_128_f16, prefill, false, 128, false, 128, 2)
+ATTENTION_FORM(prefill_256_f16, prefill, false, 256, false, 64, 4)

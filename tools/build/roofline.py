@@ -16,7 +16,8 @@ import sass
 
 ASSUMPTIONS = """\
 Nothing here is measured. Workload: 64 tokens with 64 adapters of rank R, in a layer of 4096 x 11008, fp16; copies of 64
-MB in blocks of 64 KB; 32 M elements from and to int8, in groups of 128.
+MB in blocks of 64 KB; 32 M elements from and to int8, in groups of 128. Attention of 32 heads, with 8 heads of keys and
+values: decode of 64 sequences of 4,096 tokens, and of one of 131,072; prefill of one sequence of 4,096 tokens.
 
 bound      bytes / bandwidth of the data sheet. Each byte is moved once; content of the caches is not reused.
 in flight  bytes that all resident threads have requested at once: the loads of 16 bytes that a thread issues before it
@@ -28,7 +29,11 @@ issue      instructions of a warp, with the loop that loads once per iteration; 
            counted too, so this is an upper limit.
 estimate   least: memory, one latency under load, and 350 ns for each further load that another one depends on; most:
            the same with the larger of memory and issue. The launch itself is not included. The last two columns are
-           the estimates divided by the bound."""
+           the estimates divided by the bound.
+prefill    bound: tensor operations at the dense rate of the data sheet, without the tokens that a query does not use.
+           estimate: the largest of the tensor operations, at this rate, and the loads from shared memory, 128 bytes per
+           cycle, and the instructions of the loop over tokens. Waits at barriers are not included, and hardware from
+           the H100 on does not reach its rate with the instruction used (mma.sync), so the real time is longer."""
 
 LOADED, IDLE = 700e-9, 350e-9
 
@@ -41,12 +46,13 @@ class Gpu:
     bandwidth: float  # bytes per second
     clock: float
     shared: int  # bytes per multiprocessor for thread blocks, each of which takes 1 KiB more
+    tensor: float  # operations per second, fp16, dense
 
 
 GPUS = (
-    Gpu("A100 80 GB SXM", "sm_80", 108, 2.039e12, 1.41e9, 164 << 10),
-    Gpu("H100 SXM", "sm_90", 132, 3.35e12, 1.98e9, 228 << 10),
-    Gpu("B200", "sm_100", 148, 8.0e12, 1.96e9, 228 << 10),
+    Gpu("A100 80 GB SXM", "sm_80", 108, 2.039e12, 1.41e9, 164 << 10, 312e12),
+    Gpu("H100 SXM", "sm_90", 132, 3.35e12, 1.98e9, 228 << 10, 989e12),
+    Gpu("B200", "sm_100", 148, 8.0e12, 1.96e9, 228 << 10, 2250e12),
 )
 
 
@@ -99,6 +105,29 @@ COPIES = (
 )
 
 
+HEADS, KV_HEADS = 32, 8
+HEAD_SIZES = (64, 128, 256)
+
+
+def decoding(size: int, int8: bool, sequences: int, tokens: int) -> Launch:
+    """Return the launch of one token for each sequence; the shape is that of cuda/kernels/attention.c."""
+    warps = 4 if size <= 128 else 2
+    splits = min(32, math.ceil(1024 / (sequences * KV_HEADS)))
+    vector = size * (1 if int8 else 2)
+    values = 2 * vector if int8 and size == 64 else vector
+    slots = 16 * size * 2 + warps * 16 * (vector + values)
+    return Launch(
+        f"decode_{size}_{'int8' if int8 else 'f16'}",
+        f"attention_decode_{size}",
+        sequences * (tokens * KV_HEADS * 2 * (vector + 2 * int8) + 2 * HEADS * size * 2),
+        sequences * KV_HEADS * splits,
+        warps * 32,
+        max(slots, 16 + warps * 16 * (size + 6) * 4),
+        tokens / splits / (16 * warps) + 1,
+        5,  # sequence, number of the block, queries; counter, results of the other splits
+    )
+
+
 @dataclass
 class Estimate:
     bound: float
@@ -111,10 +140,14 @@ class Estimate:
     in_flight: float
 
 
+def has_tensor(body: list[sass.Instruction]) -> bool:
+    return any(each.name.startswith("HMMA") for each in body)
+
+
 def instructions(code: sass.Code, iterations: float) -> float:
     """Return the number of instructions that a warp executes at most."""
     bodies = [body for body in sass.loops(code.instructions) if any(each.wide_load or each.wide_copy for each in body)]
-    body = min(bodies, key=len, default=[])
+    body = min([each for each in bodies if has_tensor(each)] or bodies, key=len, default=[])
     return len(code.instructions) + (iterations - 1) * len(body)
 
 
@@ -148,7 +181,7 @@ def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estim
     )
 
 
-def line(name: str, rank: str, total: list[Estimate]) -> str:
+def line(label: str, total: list[Estimate]) -> str:
     bound = sum(e.bound for e in total)
     least = sum(e.memory + e.fixed for e in total)
     most = sum(max(e.memory, e.issue) + e.fixed for e in total)
@@ -157,15 +190,15 @@ def line(name: str, rank: str, total: list[Estimate]) -> str:
         shape = f"{first.resident:>12}{first.loads:>7}{first.instructions:>14.0f}{first.in_flight / 1e6:>11.1f}"
     times = (bound, sum(e.memory for e in total), sum(e.issue for e in total), least, most)
     return (
-        f"{name:<12}{rank:>5}{shape}"
+        f"{label:<22}{shape}"
         + "".join(f"{time * 1e6:>8.1f}" for time in times)
         + f"{least / bound:>8.2f}{most / bound:>8.2f}"
     )
 
 
 HEADING = (
-    f"{'':12} rank  blocks per  loads  instructions  in flight   bound  memory   issue   estimate, us  estimate/bound\n"
-    f"{'':12}       processor                             MB      us      us      us   least    most   least    most"
+    f"{'':22}  blocks per  loads  instructions  in flight   bound  memory   issue   estimate, us  estimate/bound\n"
+    f"{'':22}   processor                             MB      us      us      us   least    most   least    most"
 )
 
 
@@ -179,9 +212,42 @@ def table(gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[
     lines.append(HEADING)
     for rank in (8, 16, 32, 64, 128):
         both = [one(launch) for launch in launches(rank)]
-        lines += [line("lora_shrink", str(rank), both[:1]), line("lora_expand", str(rank), both[1:])]
-        lines.append(line("both", str(rank), both))
-    return lines + [line(launch.kernel, "", [one(launch)]) for launch in COPIES]
+        lines += [line(f"lora_shrink, rank {rank}", both[:1]), line(f"lora_expand, rank {rank}", both[1:])]
+        lines.append(line(f"both, rank {rank}", both))
+    lines += [line(launch.kernel, [one(launch)]) for launch in COPIES]
+    return lines + attention(gpu, codes, usages)
+
+
+def prefill(gpu: Gpu, size: int, code: sass.Code) -> str:
+    """Return the line for the prefill of one sequence."""
+    tokens, step = 4096, 32 if size <= 128 else 16
+    body = min(filter(has_tensor, sass.loops(code.instructions)), key=len, default=[])
+    rows = tokens * HEADS // 16  # groups of 16 rows, one per warp
+    loops = rows * tokens / 2 / step  # half of the tokens on average
+    operations = sum(each.name.startswith("HMMA.16816") for each in body) * 2 * 16 * 8 * 16
+    parts = sum(each.name.startswith("LDS") and ".128" in each.name for each in body)
+    bound = 4 * size * HEADS * tokens * tokens / 2 / gpu.tensor
+    tensor = loops * operations / gpu.tensor
+    shared = loops * parts * 512 / (gpu.processors * 128 * gpu.clock)
+    issue = loops * len(body) / (gpu.processors * 4 * gpu.clock)
+    times = (bound, tensor, shared, issue, max(tensor, shared, issue))
+    return f"{f'prefill {size}':<16}" + "".join(f"{t * 1e6:>10.1f}" for t in times) + f"{times[-1] / bound:>10.2f}"
+
+
+def attention(
+    gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[str, str], sass.Usage]
+) -> list[str]:
+    """Return the lines of the attention kernels for one GPU."""
+    lines = ["decode: head size and element, sequences x tokens"]
+    for sequences, tokens in ((64, 4096), (1, 131072)):
+        for size in HEAD_SIZES:
+            for int8 in (False, True):
+                launch = decoding(size, int8, sequences, tokens)
+                registers = usages[gpu.arch, launch.kernel].registers
+                label = f"{launch.code[7:].replace('_', ' ')}, {sequences} x {tokens}"
+                lines.append(line(label, [estimate(gpu, launch, codes[gpu.arch, launch.code], registers)]))
+    lines.append(f"{'':16}     bound    tensor    shared     issue  estimate  estimate/bound; us")
+    return lines + [prefill(gpu, size, codes[gpu.arch, f"prefill_{size}_f16"]) for size in HEAD_SIZES]
 
 
 def main() -> int:
