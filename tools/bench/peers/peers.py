@@ -440,6 +440,7 @@ def main() -> None:
         rows, absent, source = read_back(options.files)
     else:
         load = os.getloadavg()[0]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # end the agents and remove the folders
         with ExitStack() as stack:
             try:
                 runner = Runner(stack)
