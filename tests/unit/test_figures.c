@@ -195,7 +195,8 @@ static void test_documents_name_figures(void **state)
 /* Return true for names that the manual composes of parts, for sizes and numbers. */
 static bool is_composed(const char *figure)
 {
-	return !strncmp(figure, "malloc_async_random_", 20) || !strncmp(figure, "peer_fit_", 9);
+	return !strncmp(figure, "malloc_async_random_", 20) || !strncmp(figure, "peer_fit_", 9) ||
+		!strncmp(figure, "threads_", 8);
 }
 
 static bool is_in_manual(const char *manual, const char *figure)

@@ -92,6 +92,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
 	uint64_t free_bytes, total;
 	unsigned domain, bus;
 
+	/* "Device Queries": domain:bus:device.function; a device that is not there is not found. */
 	if (!memory_of)
 		return NVML_UNINITIALIZED;
 	if (!id || !device || sscanf(id, "%x:%x:", &domain, &bus) != 2)
@@ -114,6 +115,7 @@ ENTRY int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric);
 
 int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 {
+	/* "Device Queries": the state says whether the device takes part in a fabric. */
 	if (!device || !fabric)
 		return NVML_INVALID_ARGUMENT;
 	fabric->state = 0;
@@ -125,6 +127,7 @@ ENTRY int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, vo
 
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes)
 {
+	/* "Device Queries": the number of processes is returned in the count. */
 	(void)processes;
 	if (!device || !count)
 		return NVML_INVALID_ARGUMENT;

@@ -96,6 +96,7 @@ API cudaError_t cudaSetDevice(int device)
 
 	if (error != cudaSuccess)
 		return error;
+	/* "Device Management", cudaSetDevice: the number of a device that exists. */
 	if (device < 0 || device >= count || device >= DEVICES_MAX)
 		return result(CUDA_ERROR_INVALID_DEVICE);
 	thread_device = device;
@@ -300,6 +301,7 @@ API const char *cudaGetErrorString(cudaError_t error)
 /* Replaces the functions of the driver that its double does not have. */
 static CUresult unsupported(void)
 {
+	/* "Data types used by CUDA driver", CUDA_ERROR_NOT_SUPPORTED. */
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -308,6 +310,7 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **func
 {
 	CUresult error = cuGetProcAddress(symbol, function, (int)version, flags, NULL);
 
+	/* "Driver Entry Point Access": callers test the function, not the result. */
 	if (error == CUDA_ERROR_NOT_FOUND)
 		*function = (void *)unsupported;
 	if (found)
