@@ -243,16 +243,12 @@ static int mover_start(struct keeper *keeper, uint32_t pool)
 	return 0;
 }
 
-/* Finish the upgrade when the last mover with the previous code has ended. */
-static void movers_settle(struct keeper *keeper)
+static bool movers_are_old(const struct keeper *keeper)
 {
-	if (!keeper->movers_old || !keeper->ready)
-		return;
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
-		if (keeper->movers[i].pid)
-			return;
-	keeper->movers_old = false;
-	keeper->stop_deadline_ms = 0;
+		if (keeper->old_movers[i])
+			return true;
+	return false;
 }
 
 void movers_begin(struct keeper *keeper)
@@ -260,8 +256,8 @@ void movers_begin(struct keeper *keeper)
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++) {
 		struct child *mover = &keeper->movers[i];
 
-		if (mover->pid && keeper->movers_old)
-			kill(mover->pid, SIGTERM);
+		if (keeper->old_movers[i])
+			kill(keeper->old_movers[i], SIGTERM);
 		else if (mover->pid)
 			mover_tell(keeper, i);
 		else if (keeper->loader.facts.has_mover && !mover->due_ms)
@@ -269,9 +265,8 @@ void movers_begin(struct keeper *keeper)
 		if (!mover->pid && (mover->last || mover->end))
 			mover_tell_end(keeper, i);
 	}
-	if (keeper->movers_old)
+	if (movers_are_old(keeper))
 		keeper->stop_deadline_ms = keeper_ms() + STOP_PATIENCE_MS;
-	movers_settle(keeper);
 }
 
 static void mover_died(struct keeper *keeper, uint32_t pool, int status)
@@ -281,9 +276,14 @@ static void mover_died(struct keeper *keeper, uint32_t pool, int status)
 
 	mover->last = mover->pid;
 	mover->end = status;
-	if (keeper->movers_old && keeper->ready) {
+	if (keeper->old_movers[pool] && keeper->ready) {
+		keeper->old_movers[pool] = 0;
 		child_replaced(mover);
+		/* The upgrade is finished when the last mover with the previous code has ended. */
+		if (!movers_are_old(keeper))
+			keeper->stop_deadline_ms = 0;
 	} else {
+		keeper->old_movers[pool] = 0;
 		pause = child_died(mover, false);
 		if (!keeper->stopping)
 			log_warning("mover of pool '%s' ended (%s); restarting it%s", keeper->config->pools[pool].name,
@@ -341,7 +341,7 @@ static bool upgrade_undo(struct keeper *keeper)
 	loader_close(&keeper->loader);
 	keeper->loader = keeper->before;
 	keeper->before.fd = -1;
-	keeper->movers_old = false;
+	memset(keeper->old_movers, 0, sizeof(keeper->old_movers));
 	return true;
 }
 
@@ -369,7 +369,8 @@ static void agent_died(struct keeper *keeper, int status)
 	keeper->start.incarnation++;
 	keeper->stop_deadline_ms = 0;
 	if (left) {
-		keeper->movers_old = true;
+		for (uint32_t i = 0; i < keeper->start.pool_count; i++)
+			keeper->old_movers[i] = keeper->movers[i].pid;
 		child_replaced(&keeper->agent);
 		return;
 	}
@@ -401,7 +402,6 @@ void children_reap(struct keeper *keeper)
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		if (ended(keeper->movers[i].pid, &status))
 			mover_died(keeper, i, status);
-	movers_settle(keeper);
 }
 
 /* Plan another attempt if a child could not be started for lack of processes or descriptors. */
@@ -424,8 +424,8 @@ static void patience_end(struct keeper *keeper)
 	if (agent)
 		kill(keeper->agent.pid, SIGKILL);
 	for (uint32_t i = 0; i < keeper->start.pool_count && !agent; i++)
-		if (keeper->movers[i].pid > 0)
-			kill(keeper->movers[i].pid, SIGKILL);
+		if (keeper->old_movers[i])
+			kill(keeper->old_movers[i], SIGKILL);
 }
 
 void children_start_due(struct keeper *keeper)

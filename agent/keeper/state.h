@@ -30,13 +30,14 @@ struct keeper {
 	struct probe probe; /* check of a module for an upgrade */
 	int channel;        /* to the agent; -1: none */
 	struct child agent, front, movers[MODULE_POOLS_MAX];
+	/* movers that run the module of before the upgrade, until they are reaped; 0: none */
+	pid_t old_movers[MODULE_POOLS_MAX];
 	/* front of a dead agent, and the time at which it is killed unless it has ended */
 	pid_t old_front;
 	uint64_t old_front_ms;
 	bool ready; /* the agent serves */
 	bool ever_ready;
 	bool leaving;              /* the agent was asked to exit for its successor */
-	bool movers_old;           /* the running movers use the module of before the upgrade */
 	uint64_t stop_deadline_ms; /* time at which processes that were asked to end are killed; 0: none */
 	int watchdog_ms;           /* interval of messages to the service manager; 0: never */
 	uint64_t watchdog_due_ms;

@@ -189,9 +189,9 @@ static void engines_end(void)
 
 /* ---- gpoold ---- */
 
-static void start(void)
+static void start_with(const char *second)
 {
-	const char *const arguments[] = {"--module", module, "--pool", POOL, NULL};
+	const char *const arguments[] = {"--module", module, "--pool", POOL, second ? "--pool" : NULL, second, NULL};
 
 	alarm(STUCK_SECONDS);
 	strcpy(folder, "/tmp/gpool-upgrade-XXXXXX");
@@ -199,6 +199,11 @@ static void start(void)
 	snprintf(module, sizeof(module), "%s/gpoold-agent.so", folder);
 	install(OWN, module);
 	harness_start(&harness, arguments);
+}
+
+static void start(void)
+{
+	start_with(NULL);
 }
 
 static int stop_and_remove(void **state)
@@ -327,6 +332,45 @@ static void test_the_same_version_is_taken(void **state)
 	assert_true(runs_file(agent_seen().pid, module));
 	assert_true(runs_file(child_awaited(harness.pid, "gpoold-front"), module));
 	assert_false(log_has("agent ended"));
+}
+
+/* Wait until each of the first `count` pools has a mover, and other ones than `before` (NULL: any). */
+static void movers_await(const pid_t *before, int count, pid_t *movers)
+{
+	int seen = 0;
+
+	for (int tries = 0; seen < count; tries++) {
+		struct result result =
+			poolctl("--dir", harness.directory, "--timeout", "20", "-o", "json", "status", NULL);
+
+		expect(&result, OK);
+		for (seen = 0; seen < count; seen++) {
+			movers[seen] = (pid_t)number(cJSON_GetArrayItem(list(&result, "pools"), seen), "mover_pid");
+			if (!movers[seen] || (before && movers[seen] == before[seen]))
+				break;
+		}
+		result_free(&result);
+		assert_true(tries < END_MS / 5);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* A mover ends after the successor of another one has started: only movers of the previous code are replaced. */
+static void test_each_mover_is_replaced_once(void **state)
+{
+	pid_t before[2], after[2], now[2];
+
+	(void)state;
+	start_with("name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0");
+	movers_await(NULL, 2, before);
+	assert_int_equal(kill(before[1], SIGSTOP), 0);
+	is_taken();
+	movers_await(before, 1, after);
+	assert_int_equal(kill(before[1], SIGCONT), 0);
+	movers_await(before, 2, after);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	movers_await(NULL, 2, now);
+	assert_memory_equal(now, after, sizeof(now));
 }
 
 /* Attached workers do not notice the upgrade: they keep their pages, and the new agent grants more. */
@@ -618,6 +662,7 @@ int main(void)
 		 */
 		cmocka_unit_test_teardown(test_only_admins_may, stop_and_remove),
 		cmocka_unit_test_teardown(test_the_same_version_is_taken, stop_and_remove),
+		cmocka_unit_test_teardown(test_each_mover_is_replaced_once, stop_and_remove),
 		cmocka_unit_test_teardown(test_workers_stay_attached, stop_and_remove),
 		cmocka_unit_test_teardown(test_another_version_is_taken, stop_and_remove),
 		cmocka_unit_test_teardown(test_another_layout_is_refused, stop_and_remove),
