@@ -119,8 +119,9 @@ static int none_map(
 	(void)gpu;
 	(void)va;
 	(void)bytes;
-	(void)offset;
-	(void)handle;
+	(void)handles;
+	(void)count;
+	*mapped = 0;
 	return none(-EOPNOTSUPP);
 }
 
