@@ -260,8 +260,9 @@ static int descriptors_check(const struct keeper *keeper)
 		DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)keeper->config->pool_count * DESCRIPTORS_OF_POOL;
 	struct rlimit limit;
 
-	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
-		needed += descriptors_of_memory(keeper, i);
+	/* A pool that is not made yet needs at least one. */
+	for (uint32_t i = 0; i < keeper->config->pool_count; i++)
+		needed += i < keeper->start.pool_count ? descriptors_of_memory(keeper, i) : 1;
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
 		return 0;
 	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "

@@ -432,6 +432,8 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 	if (opened) {
 		if (!(flags & GPOOL_STREAM_HOST_SIGNALED))
 			error = stream_start(pool, opened, native);
+		if (error == -EINVAL && native)
+			fail(error, "%p is not a stream of the back end '%s'", native, pool->header->backend);
 		if (!error) {
 			opened->host_signaled = flags & GPOOL_STREAM_HOST_SIGNALED;
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
