@@ -457,7 +457,8 @@ static uint32_t delete_find(const struct session *session, const struct msg_obje
 	if (found == OBJECT_SEVERAL && request->version)
 		found = object_anywhere(pool, request->name, request->version);
 	if (found == OBJECT_SEVERAL)
-		REFUSE(reply, -EINVAL, "several trust domains have an object of this name; specify the version");
+		REFUSE(reply, -EINVAL,
+			"several trust domains have an object of this name; specify its version (--object-version)");
 	else if (!found)
 		REFUSE(reply, -ENOENT, "no object '%s'", request->name);
 	return found == OBJECT_SEVERAL ? 0 : found;

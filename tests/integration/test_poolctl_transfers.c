@@ -204,7 +204,7 @@ static void test_name_in_two_domains_is_not_deleted(void **state)
 	expect(&result, USAGE);
 	assert_string_equal(result.err,
 		"poolctl: cannot delete 'weights': object 'weights': several trust domains have an object of this "
-		"name; specify the version\n");
+		"name; specify its version (--object-version)\n");
 	result_free(&result);
 }
 

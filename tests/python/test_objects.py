@@ -60,6 +60,9 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         self.assertEqual(
             states, {first.info().version: gpool.ObjectState.OLD, second.info().version: gpool.ObjectState.CURRENT}
         )
+        with self.assertRaises(gpool.NotFound) as caught:
+            self.pool.delete_object("none")
+        self.assertEqual(caught.exception.strerror, "cannot delete object 'none': no object 'none'")
         with self.assertRaises(gpool.Stale):
             self.pool.delete_object("v", first.info().version)
         for expected in (0, first.info().version):
@@ -143,7 +146,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         self.assertEqual(caught.exception.errno, errno.EPROTO)
         self.assertEqual(
             str(caught.exception.strerror),
-            f"cannot open object 'laid out': object 'laid out': its layout hash is {found:016x}, "
+            f"cannot open object 'laid out': its layout hash is {found:016x}, "
             f"but the expected one is {0xBAD:016x}",
         )
 
