@@ -120,7 +120,7 @@ static int front_can_listen(const struct directory *directory)
 {
 	const struct config *config = directory->config;
 	char *path = realpath(directory->front, NULL);
-	int status = 0;
+	int status = 0, error = 0;
 	pid_t child;
 
 	if (!path)
@@ -131,14 +131,18 @@ static int front_can_listen(const struct directory *directory)
 	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
 	if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status)) {
-		log_error("front_user '%s' has no search permission for '%.*s' and cannot create the control sockets "
-			  "in '%s'; run chmod o+x on it, or choose another runtime_dir",
-			config->front_user, WEXITSTATUS(status), path, directory->front);
-		free(path);
-		return -EACCES;
+		error = -EACCES;
+		if (WEXITSTATUS(status) == (int)strlen(path))
+			log_error("front_user '%s' has no write permission for '%s', in which it creates the control "
+				  "sockets; remove the directory, or run chown %s on it",
+				config->front_user, path, config->front_user);
+		else
+			log_error("front_user '%s' has no search permission for '%.*s' and cannot create the control "
+				  "sockets in '%s'; run chmod o+x on it, or choose another runtime_dir",
+				config->front_user, WEXITSTATUS(status), path, directory->front);
 	}
 	free(path);
-	return 0;
+	return error;
 }
 
 int directory_open(struct directory *directory, const struct config *config)

@@ -144,7 +144,7 @@ static void test_a_path_that_is_no_socket(void **state)
 static void test_a_folder_that_the_front_cannot_pass(void **state)
 {
 	const struct passwd *front = getpwuid(65534); /* the default of front_user */
-	char text[192];
+	char text[256], path[128];
 
 	(void)state;
 	if (geteuid() != 0) {
@@ -161,7 +161,13 @@ static void test_a_folder_that_the_front_cannot_pass(void **state)
 	assert_int_equal(mkdir(directory, 0700), 0);
 	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, directory);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
-	assert_int_equal(rmdir(directory), 0);
+	/* The folder of the sockets itself was made by somebody else. */
+	assert_int_equal(chmod(directory, 0711), 0);
+	snprintf(path, sizeof(path), "%s/nn", directory);
+	assert_int_equal(mkdir(path, 0755), 0);
+	snprintf(text, sizeof(text), "front_user '%s' has no write permission for '%s'", front->pw_name, path);
+	refused(RUN("--dir", directory, "--pool", POOL), text);
+	assert_int_equal(rmdir(directory), 0); /* no leftovers */
 }
 
 static void test_a_wait_for_the_address_ends_with_sigterm(void **state)

@@ -146,8 +146,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         self.assertEqual(caught.exception.errno, errno.EPROTO)
         self.assertEqual(
             str(caught.exception.strerror),
-            f"cannot open object 'laid out': its layout hash is {found:016x}, "
-            f"but the expected one is {0xBAD:016x}",
+            f"cannot open object 'laid out': its layout hash is {found:016x}, but the expected one is {0xBAD:016x}",
         )
 
     def test_a_text_with_nul_is_refused(self) -> None:
