@@ -1112,6 +1112,7 @@ int main(void)
 		cmocka_unit_test(test_page_sizes),
 		cmocka_unit_test(test_amount_pages),
 		IN_FOLDER(test_unknown_keys),
+		IN_FOLDER(test_synonyms),
 		IN_FOLDER(test_wrong_types),
 		IN_FOLDER(test_wrong_units_and_ranges),
 		IN_FOLDER(test_unknown_users_and_groups),

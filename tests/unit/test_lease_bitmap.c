@@ -238,21 +238,21 @@ static void test_summary_never_hides_a_page(void **state)
 /* The same for single pages, wherever the search starts. Once found empty, a word is not read again. */
 static void test_summary_hides_no_single_page(void **state)
 {
-	enum { MANY = 20000, WORDS = (MANY + 63) / 64 };
-	static _Atomic uint64_t large[WORDS], summary[(MANY + 4095) / 4096];
+	enum { MANY = 20000, MANY_WORDS = (MANY + 63) / 64 };
+	static _Atomic uint64_t large[MANY_WORDS], summary[(MANY + 4095) / 4096];
 	uint32_t pages[64], hint = 0;
 
 	(void)state;
 	srandom(5);
 	lease_summary_all(summary, MANY);
 	assert_int_equal(lease_take_some(large, summary, MANY, &hint, pages, 64), 0);
-	for (uint32_t word = 0; word < WORDS; word++)
+	for (uint32_t word = 0; word < MANY_WORDS; word++)
 		assert_false(summary[word / 64] >> (word % 64) & 1);
 	for (int step = 0; step < 20000; step++) {
 		uint32_t count = (uint32_t)random() % 200 + 1, at = (uint32_t)random() % (MANY - 200), got,
 			 left = count;
 
-		hint = (uint32_t)random() % (WORDS + 2);
+		hint = (uint32_t)random() % (MANY_WORDS + 2);
 		lease_put_summed(large, summary, at, count);
 		while ((got = lease_take_some(large, summary, MANY, &hint, pages, 64))) {
 			assert_int_equal(got, left < 64 ? left : 64);
