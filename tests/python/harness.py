@@ -112,7 +112,8 @@ class AgentTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.agent = Agent(*cls.arguments)
+        # Otherwise an agent whose pool is 90 % full evicts what a test unpins, at a time of its own.
+        cls.agent = Agent("--set", "eviction.start=100", *cls.arguments)
 
     @classmethod
     def tearDownClass(cls) -> None:
