@@ -1,4 +1,4 @@
-"""Run a real gpoold on the host back end for tests, in its own folder."""
+"""Run a real gpoold for tests, in its own folder, on the back end that $GPOOL_TEST_BACKEND names (default: host)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
+
+import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
@@ -22,9 +24,30 @@ os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool_lora.so"))
 
 import gpool  # noqa: E402
 
-POOL = "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,spill_memory=8MiB"  # 64 pages
+BACKEND = os.environ.get("GPOOL_TEST_BACKEND") or "host"
+POOL = f"name=p0,backend={BACKEND},size=32MiB,page_size=512KB,reserved=0,spill_memory=8MiB"  # 64 pages
 PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 START_TRIES, START_SLICE_MS, STOP_SECONDS = 300, 200, 60
+
+
+class _OnDevice:
+    """A view of device memory, for numpy, which keeps it: with its setting cpu_access, the double of the driver permits
+    the CPU to access the memory at its address."""
+
+    def __init__(self, view: gpool.View) -> None:
+        self.view = view
+        described = view.__cuda_array_interface__
+        address = described["data"][0] or view.address  # numpy 1 rejects an empty array without an address
+        self.__array_interface__: Dict[str, Any] = {**described, "data": (address, view.readonly)}
+
+
+def array_of(view: gpool.View) -> Any:
+    """Return a numpy array of the view's memory, which keeps the view, after the work that is queued on its stream."""
+    if BACKEND == "host":
+        return numpy.asarray(view)
+    if view.stream is not None:
+        view.stream.synchronize()
+    return numpy.asarray(_OnDevice(view))
 
 
 class Agent:
@@ -35,11 +58,15 @@ class Agent:
         self.base.chmod(0o755)  # the front runs as another user and must be able to enter
         self.directory = str(self.base / "run")
         self.log = self.base / "log"
+        # As in tests/lib/harness.c: gpoold gets no settings of the driver's double that only the test itself needs.
+        double = os.environ.get("GPU_DOUBLE")
+        strict = {} if double is None else {"GPU_DOUBLE": f"{double} cpu_access=0 fork=0"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", pool, *arguments],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **strict},
                 preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # gpoold dies with the test
             )
         for _ in range(START_TRIES):
@@ -85,7 +112,8 @@ class AgentTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.agent = Agent(*cls.arguments)
+        # Otherwise an agent whose pool is 90 % full evicts what a test unpins, at a time of its own.
+        cls.agent = Agent("--set", "eviction.start=100", *cls.arguments)
 
     @classmethod
     def tearDownClass(cls) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unittest
 from pathlib import Path
-from typing import List
+from typing import Collection, Iterator, List
 
 
 class Lines(unittest.TextTestResult):
@@ -32,13 +32,27 @@ class Lines(unittest.TextTestResult):
             print(f"FAIL {subtest.id()}\n{(self.failures + self.errors)[-1][1]}", flush=True)
 
 
-def main(folder: Path, names: List[str]) -> int:
-    """Run the tests of a folder, or those named; return the exit status."""
+def cases(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from cases(test)
+        else:
+            yield test
+
+
+def main(folder: Path, names: List[str], omitted: Collection[str] = ()) -> int:
+    """Run the tests of a folder, or those named, except those omitted; return the exit status."""
     loader = unittest.TestLoader()
     suite = loader.loadTestsFromNames(names) if names else loader.discover(str(folder), "test_*.py")
     if loader.errors:
         print("FAIL import\n" + "\n".join(loader.errors))
         return 1
+    found = list(cases(suite))
+    absent = set(omitted) - {test.id() for test in found}
+    if absent and not names:
+        print(f"FAIL omitted tests that do not exist: {sorted(absent)}")
+        return 1
+    suite = unittest.TestSuite(test for test in found if test.id() not in omitted)
     with open("/dev/null", "w") as nothing:
         result = unittest.TextTestRunner(stream=nothing, resultclass=Lines).run(suite)
     return 0 if result.wasSuccessful() else 1

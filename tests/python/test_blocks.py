@@ -11,7 +11,7 @@ import warnings
 
 import numpy
 
-from harness import AgentTest, gpool
+from harness import BACKEND, AgentTest, array_of, gpool
 
 PAGE = 512 << 10
 
@@ -19,11 +19,11 @@ PAGE = 512 << 10
 class Blocks(AgentTest):
     def test_numpy_sees_the_pages(self) -> None:
         with self.pool.alloc(3, gpool.Usage.TEMP_BUFFER, owner_id=7) as block:
-            array = numpy.asarray(block.view("float32", (3, 2, 64), offset=4096))
+            array = array_of(block.view("float32", (3, 2, 64), offset=4096))
             array[:] = numpy.arange(3 * 2 * 64).reshape(3, 2, 64)
-            again = numpy.asarray(block.view("float32", 3 * 2 * 64, offset=4096))
+            again = array_of(block.view("float32", 3 * 2 * 64, offset=4096))
             self.assertEqual(again[200], 200)
-            self.assertEqual(block.view(offset=4096 + 800, shape=4).read(), numpy.float32(200).tobytes())
+            self.assertEqual(array_of(block.view(offset=4096 + 800, shape=4)).tobytes(), numpy.float32(200).tobytes())
             self.assertEqual(array.ctypes.data, block.address + 4096)
             self.assertEqual(block.nbytes, 3 * PAGE)
 
@@ -32,7 +32,7 @@ class Blocks(AgentTest):
         for block in blocks[::2]:
             block.free()
         with self.pool.alloc(32) as scattered:
-            array = numpy.asarray(scattered.view("uint64"))
+            array = array_of(scattered.view("uint64"))
             array[:] = numpy.arange(array.size)
             self.assertEqual(array.size, 32 * PAGE // 8)
             self.assertTrue((array == numpy.arange(array.size)).all())
@@ -111,17 +111,17 @@ class Blocks(AgentTest):
 
     def test_spilled_content_comes_back(self) -> None:
         with self.pool.alloc(2, spill=True) as block:
-            numpy.asarray(block.view("uint16"))[:] = 0x600D
+            array_of(block.view("uint16"))[:] = 0x600D
             block.unpin()
             self.assertEqual(self.agent.evict(), 2)
-            array = numpy.asarray(block.view("uint16"))
+            array = array_of(block.view("uint16"))
             self.assertTrue((array == 0x600D).all())
 
     # ---- views keep their content ----
 
     def test_a_view_pins(self) -> None:
         block = self.pool.alloc(4)
-        array = numpy.asarray(block.view())
+        array = array_of(block.view())
         block.unpin()
         self.assertEqual(self.agent.evict(), 0)
         with self.assertRaises(gpool.Error):
@@ -131,7 +131,7 @@ class Blocks(AgentTest):
 
     def test_a_freed_block_stays_for_its_views(self) -> None:
         block = self.pool.alloc(64)
-        array = numpy.asarray(block.view())
+        array = array_of(block.view())
         part = array[100:200]
         del array
         block.free()
@@ -142,7 +142,7 @@ class Blocks(AgentTest):
         self.pool.alloc(64).free()
 
     def test_a_pool_with_views_does_not_close(self) -> None:
-        array = numpy.asarray(self.pool.alloc(1).view())
+        array = array_of(self.pool.alloc(1).view())
         with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
             self.pool.close()
         self.assertFalse(self.pool.closed)
@@ -156,14 +156,14 @@ class Blocks(AgentTest):
     def test_an_exception_is_not_covered_by_the_views_in_its_frames(self) -> None:
         def work() -> None:
             with self.agent.pool() as pool:
-                array = numpy.asarray(pool.alloc(1).view())
+                array = array_of(pool.alloc(1).view())
                 raise KeyError(array.size)
 
         self.assertRaises(KeyError, work)
 
     def test_what_is_dropped_is_closed(self) -> None:
         pool = self.agent.pool()
-        array = numpy.asarray(pool.alloc(5).view())
+        array = array_of(pool.alloc(5).view())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             del pool
@@ -208,22 +208,35 @@ class Blocks(AgentTest):
             for shape, offset in ((0, 0), ((2, 0), 0), ((0, 3), 8), (None, PAGE)):
                 with self.subTest(shape=shape, offset=offset):
                     view = block.view("float32", shape, offset)
-                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # numpy 1 does not make an array of it
-                    for array in (numpy.asarray(view), numpy.from_dlpack(view)):
+                    arrays = [array_of(view)]
+                    if BACKEND == "host":
+                        self.assertNotEqual(view.__array_interface__["data"][0], 0)  # else numpy 1 makes no array of it
+                        arrays.append(numpy.from_dlpack(view))
+                    else:
+                        self.assertEqual(view.__cuda_array_interface__["data"][0], 0)
+                    for array in arrays:
                         self.assertEqual((array.shape, array.size, array.dtype), (view.shape, 0, numpy.float32))
-                    del view, array
+                    del view, array, arrays
             view = block.view("float32", (1,) * 32)
-            self.assertEqual(numpy.asarray(view).shape, view.shape)
+            self.assertEqual(array_of(view).shape, view.shape)
             self.assertEqual(block.view(shape=numpy.int64(3)).shape, (3,))  # type: ignore[arg-type]
             del view
 
     def test_read_only(self) -> None:
         with self.pool.alloc(1) as block:
             view = block.view(readonly=True)
-            self.assertFalse(numpy.asarray(view).flags.writeable)
-            with self.assertRaises(BufferError):
+            self.assertFalse(array_of(view).flags.writeable)
+            with self.assertRaisesRegex(BufferError, "read-only"):
                 view.write(b"x")
-            block.view().write(b"\0\0abcd\0\0", offset=6)
+
+    def test_bytes(self) -> None:
+        with self.pool.alloc(1) as block:
+            view = block.view()
+            if BACKEND != "host":
+                for call in (view.read, lambda: view.write(b"x")):
+                    self.assertRaisesRegex(BufferError, f"CPU cannot access memory of the back end '{BACKEND}'", call)
+                return
+            view.write(b"\0\0abcd\0\0", offset=6)
             self.assertEqual(view.read(6, 8), b"\0\0abcd\0\0")
             with self.assertRaises(ValueError):
                 view.read(PAGE - 1, 2)
@@ -241,17 +254,18 @@ class Blocks(AgentTest):
                 numpy.dtype("uint8"),
             ):
                 view = block.view(dtype)
-                self.assertEqual(numpy.asarray(view).dtype, numpy.dtype(dtype))
+                self.assertEqual(array_of(view).dtype, numpy.dtype(dtype))
                 self.assertEqual(view.nbytes, PAGE)
-            self.assertFalse(hasattr(block.view("bfloat16"), "__array_interface__"))
-            self.assertFalse(hasattr(block.view(), "__cuda_array_interface__"))
+            for name, backend in (("__array_interface__", "host"), ("__cuda_array_interface__", "cuda")):
+                self.assertFalse(hasattr(block.view("bfloat16"), name))
+                self.assertEqual(hasattr(block.view(), name), BACKEND == backend)
 
     # ---- spans ----
 
     def test_spans(self) -> None:
         with self.pool.alloc_span(1000) as span:
             self.assertEqual((span.nbytes % 256, span.address % 256), (0, 0))
-            array = numpy.asarray(span.view("int32", 250))
+            array = array_of(span.view("int32", 250))
             array[:] = 5
             self.assertRaises(gpool.Busy, span.free)
             del array
@@ -268,7 +282,7 @@ class Blocks(AgentTest):
             fence = stream.record()
             fence.wait()
             self.assertTrue(fence.done)
-            array = numpy.asarray(block.view("uint32", stream=stream))
+            array = array_of(block.view("uint32", stream=stream))
             self.assertTrue((array == 0x01020304).all())
 
     def test_views_wait_for_their_stream(self) -> None:
@@ -279,7 +293,7 @@ class Blocks(AgentTest):
             stream.fill(block.address, 0x05050505, PAGE)
             view = block.view(stream=stream)
             threading.Thread(target=opened.signal).start()
-            self.assertEqual(numpy.asarray(view)[PAGE - 1], 5)
+            self.assertEqual(array_of(view)[PAGE - 1], 5)
             del gate
 
     def test_what_waits_for_a_fence(self) -> None:
@@ -334,8 +348,8 @@ class Blocks(AgentTest):
 
     def test_what_a_pool_tells(self) -> None:
         self.assertEqual((self.pool.page_bytes, self.pool.page_count), (PAGE, 64))
-        self.assertEqual(self.pool.device[:3], ("p0", "host", 0))
-        self.assertTrue(self.pool.device.host_pointer)
+        self.assertEqual(self.pool.device[:3], ("p0", BACKEND, 0))
+        self.assertEqual(self.pool.device.host_pointer, BACKEND == "host")
         before = self.pool.stats()
         self.pool.alloc(2).free()
         self.assertEqual(self.pool.stats().allocations, before.allocations + 1)
@@ -367,13 +381,16 @@ class Blocks(AgentTest):
             except gpool.Forked:
                 del view
                 self.pool.close()
-                with self.agent.pool() as mine:
-                    mine.alloc(1).free()
+                if BACKEND == "cuda":  # the driver cannot be used in a forked child
+                    self.assertRaisesRegex(gpool.Error, "cannot be used in a forked child", self.agent.pool)
+                else:
+                    with self.agent.pool() as mine:
+                        mine.alloc(1).free()
                 status = 0
             finally:
                 os._exit(status)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
-        view.write(b"mine")
+        array_of(view)[:] = 7
         del view
         block.free()
 
@@ -384,7 +401,7 @@ class Blocks(AgentTest):
             try:
                 for turn in range(50):
                     with self.pool.alloc(1 + turn % 3, timeout_ms=600000) as block:
-                        array = numpy.asarray(block.view("uint32"))
+                        array = array_of(block.view("uint32"))
                         array[:] = number
                         assert (array == number).all()
             except BaseException as error:

@@ -15,11 +15,12 @@ from typing import Any, Optional
 
 import numpy
 
-from harness import AgentTest, gpool
+from harness import BACKEND, AgentTest, array_of, gpool
 
 from gpool import _dlpack
 
 PAGE = 512 << 10
+HERE, ELSEWHERE = ((2, 0), (1, 0)) if BACKEND == "cuda" else ((1, 0), (2, 0))
 VERSIONED = numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0"
 
 pointer_of: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -58,7 +59,7 @@ class DLPack(AgentTest):
 
     def test_numpy_takes_one(self) -> None:
         block = self.pool.alloc(2)
-        numpy.asarray(block.view("int32", 30, offset=64))[:] = numpy.arange(30)
+        array_of(block.view("int32", 30, offset=64))[:] = numpy.arange(30)
         array = numpy.from_dlpack(block.view("int32", (2, 3, 5), offset=64))
         self.assertEqual(array.sum(), 435)
         self.assertEqual(array.strides, (60, 20, 4))
@@ -97,7 +98,8 @@ class DLPack(AgentTest):
                 taker = Taker(block.view("bfloat16", (4, 1, 6), offset=32), version)
                 tensor = taker.managed.tensor
                 self.assertEqual(tensor.data, block.address + 32)
-                self.assertEqual((tensor.device_type, tensor.device_id, tensor.ndim, tensor.byte_offset), (1, 0, 3, 0))
+                self.assertEqual((tensor.device_type, tensor.device_id), HERE)
+                self.assertEqual((tensor.ndim, tensor.byte_offset), (3, 0))
                 self.assertEqual((tensor.code, tensor.bits, tensor.lanes), (4, 16, 1))
                 self.assertEqual((tensor.shape[:3], tensor.strides[:3]), ([4, 1, 6], [6, 6, 1]))
                 if version is not None:
@@ -106,7 +108,7 @@ class DLPack(AgentTest):
             taker = Taker(block.view(readonly=True))
             self.assertEqual(taker.managed.flags, 1)
             taker.drop()
-            self.assertEqual(block.view().__dlpack_device__(), (1, 0))
+            self.assertEqual(block.view().__dlpack_device__(), HERE)
 
     def test_the_deleter_ends_the_pin(self) -> None:
         for version in (None, (1, 0)):
@@ -161,13 +163,14 @@ class DLPack(AgentTest):
     def test_what_cannot_be_had(self) -> None:
         with self.pool.alloc(1) as block:
             view = block.view()
-            for arguments in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 7}):
+            refused: Any = [{"copy": True}, {"dl_device": ELSEWHERE}]
+            for arguments in [*refused, {"stream": 7}] if BACKEND == "host" else refused:
                 with self.subTest(arguments), self.assertRaises(BufferError):
                     view.__dlpack__(**arguments)
             with self.assertRaises(BufferError):
                 block.view(readonly=True).__dlpack__()
             self.assertEqual(self.pool.handle.views, 1)
-            taker = Taker(view, copy=False, dl_device=(1, 0), stream=-1)
+            taker = Taker(view, copy=False, dl_device=HERE, stream=-1)
             taker.drop()
 
     def test_takers_find_what_was_queued(self) -> None:
@@ -178,15 +181,16 @@ class DLPack(AgentTest):
             stream.fill(block.address, 0x05050505, PAGE)
             view = block.view(stream=stream)
             # A consumer on the same stream waits in that stream; a consumer that requests no order does not wait. The
-            # streams are CUDA's, and the device is a fake.
-            view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
+            # streams are CUDA's; on `host`, the device is a fake.
+            if BACKEND == "host":
+                view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
             takers = [Taker(view, stream=stream.native), Taker(view, stream=-1)]
             view.device = self.pool.device
             waited = opened.done
             wait = stream.synchronize
             stream.synchronize = lambda: (opened.signal(), wait())  # type: ignore[method-assign, assignment, misc]
-            array = numpy.from_dlpack(view)
-            missed, last = not opened.done, array[PAGE - 1]
+            takers.append(Taker(view))
+            missed, last = not opened.done, array_of(block.view())[PAGE - 1]
             opened.signal()
             for taker in takers:
                 taker.drop()
@@ -229,7 +233,7 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
 
     def test_a_gpu_is_told(self) -> None:
-        """The description of GPU memory by a view. The test machine has no GPU, so the device is a fake."""
+        """The description of GPU memory by a view; the device is a fake."""
         with self.pool.alloc(1) as block, self.pool.stream() as stream:
             view = block.view("float16", (2, 4), stream=stream, readonly=True)
             view.device = gpool.Device("p0", "cuda", 3, "GPU-x", False)
@@ -251,6 +255,22 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
             taker.drop()
             with self.assertRaisesRegex(BufferError, "CPU cannot access memory"):
                 view.read()
+
+
+class SecondDevice(AgentTest):
+    arguments = ["--pool", f"name=p1,backend={BACKEND},device=1,size=16MiB,page_size=512KB,reserved=0"]
+
+    def test_views_are_on_the_device_of_their_pool(self) -> None:
+        with self.agent.pool("p1") as pool, pool.alloc(1) as block, pool.stream() as stream:
+            view = block.view(stream=stream)
+            taker = Taker(view)
+            tensor = taker.managed.tensor
+            self.assertEqual((tensor.device_type, tensor.device_id), (2, 1))
+            taker.drop()
+            self.assertEqual(view.__dlpack_device__(), (2, 1))
+            stream.fill(block.address, 0x07070707, PAGE)
+            self.assertTrue((array_of(view) == 7).all())
+            del view
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from harness import AgentTest, gpool
+from harness import AgentTest, array_of, gpool
 
 LAYERS, HEADS, HEAD_SIZE, BLOCK_TOKENS = 2, 2, 32, 16
 TOKEN_ELEMENTS = 2 * LAYERS * HEADS * HEAD_SIZE
@@ -30,7 +30,7 @@ class CacheTest(AgentTest):
     @staticmethod
     def blocks(cache: gpool.KvCache) -> Any:
         """Return the memory of the cache as an array of blocks."""
-        return numpy.asarray(cache.view("uint16")).reshape(-1, BLOCK_BYTES // 2)
+        return array_of(cache.view("uint16")).reshape(-1, BLOCK_BYTES // 2)
 
 
 class Caches(CacheTest):
@@ -52,7 +52,7 @@ class Caches(CacheTest):
             self.assertEqual(slot, cache.table(sequence)[2] * BLOCK_TOKENS)
             self.blocks(cache)[cache.table(sequence)[2]] = 7
             offset = cache.address(slot // BLOCK_TOKENS) - layout.address
-            self.assertEqual(cache.view("uint8", 4, offset).read(), b"\7\0\7\0")
+            self.assertEqual(array_of(cache.view("uint8", 4, offset)).tobytes(), b"\7\0\7\0")
             with self.assertRaises(gpool.Error) as caught:
                 cache.address(256)
             self.assertEqual(caught.exception.errno, errno.EINVAL)
@@ -71,7 +71,7 @@ class Caches(CacheTest):
             with self.pool.alloc(1) as block:
                 self.stream.copy(block.address, place, 12)
                 self.stream.synchronize()
-                self.assertEqual(list(numpy.asarray(block.view("int32", 3))), cache.table(sequence))
+                self.assertEqual(list(array_of(block.view("int32", 3))), cache.table(sequence))
 
     def test_a_fork_copies_what_it_changes(self) -> None:
         with self.cache() as cache:
@@ -197,7 +197,7 @@ class Caches(CacheTest):
         with self.cache() as cache:
             cache.host_reserve(64 * BLOCK_BYTES)
             sequence = cache.allocate(16)
-            memory = numpy.asarray(cache.view()).reshape(-1, BLOCK_BYTES // 2)
+            memory = array_of(cache.view()).reshape(-1, BLOCK_BYTES // 2)
             values = numpy.linspace(-1, 1, BLOCK_BYTES // 2).astype("float16")
             memory[cache.table(sequence)[0]] = values
             try:

@@ -12,7 +12,7 @@ import unittest
 import warnings
 from typing import Any, Callable, List
 
-from harness import AgentTest, gpool
+from harness import BACKEND, AgentTest, gpool
 
 from gpool import _native
 
@@ -290,6 +290,9 @@ class Forks(AgentTest):
             try:
                 for call in calls:
                     self.assertRaises(gpool.Forked, call)
+                if BACKEND == "cuda":
+                    self.assertRaisesRegex(gpool.Error, "cannot be used in a forked child", self.agent.pool)
+                    os._exit(0)
                 with self.agent.pool() as mine:
                     mine.alloc(1, timeout_ms=600000).free()
                 grandchild = os.fork()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import unittest
 
-import numpy
-
-from harness import AgentTest, gpool
+from harness import AgentTest, array_of, gpool
 
 PAGE = 512 << 10
 
@@ -22,16 +20,16 @@ class SlicedRanges(AgentTest):
             for index in range(4):
                 view = sliced.view(index, "uint32", 3 * PAGE // 4)
                 self.assertEqual(view.address, sliced.address + index * sliced.slice_bytes)
-                numpy.asarray(view)[:] = index
+                array_of(view)[:] = index
                 del view
             sliced.grow(5)
             sliced.grow(4)
             self.assertEqual(sliced.info().committed, 5)
             for index in range(4):
-                self.assertTrue((numpy.asarray(sliced.view(index, "uint32", 3 * PAGE // 4)) == index).all())
+                self.assertTrue((array_of(sliced.view(index, "uint32", 3 * PAGE // 4)) == index).all())
             sliced.shrink(1)
             self.assertEqual(sliced.info().committed, 1)
-            self.assertTrue((numpy.asarray(sliced.view(3, "uint32", PAGE // 4)) == 3).all())
+            self.assertTrue((array_of(sliced.view(3, "uint32", PAGE // 4)) == 3).all())
 
     def test_what_is_refused(self) -> None:
         sliced = self.pool.create_sliced_range(4, 20)
@@ -63,8 +61,8 @@ class SlicedRanges(AgentTest):
 
     def test_sparse_views_permit_changes_and_sleep(self) -> None:
         sliced = self.pool.create_sliced_range(2, 40, 2)
-        whole = numpy.asarray(sliced.view(sparse=True))
-        second = numpy.asarray(sliced.view(1, "uint16", sparse=True))
+        whole = array_of(sliced.view(sparse=True))
+        second = array_of(sliced.view(1, "uint16", sparse=True))
         self.assertEqual((whole.size, second.size), (2 * sliced.slice_bytes, 40 * PAGE))
         sliced.grow(2)
         second[: 2 * PAGE] = 0x600D

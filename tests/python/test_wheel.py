@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from harness import BUILD, ROOT, AgentTest
+from harness import BACKEND, BUILD, ROOT, AgentTest
 
 RELEASE = (BUILD / "libgpool.so").resolve().parent
 STABLE = {  # names with an underscore that are in the stable ABI
@@ -28,8 +29,9 @@ import gpool
 from gpool._library import library
 
 with gpool.Pool(directory=sys.argv[1], timeout_ms=600000) as pool, pool.alloc(2) as block:
-    block.view().write(b"of the wheel", offset=pool.page_bytes)
-    assert block.view(offset=pool.page_bytes).read(0, 12) == b"of the wheel"
+    if pool.device.host_pointer:
+        block.view().write(b"of the wheel", offset=pool.page_bytes)
+        assert block.view(offset=pool.page_bytes).read(0, 12) == b"of the wheel"
     with pool.reserve_range(2) as elastic, pool.stream() as stream, pool.adapters():
         elastic.commit(0, 2)
         stream.fill(elastic.address, 7, pool.page_bytes)
@@ -68,7 +70,9 @@ class Wheel(AgentTest):
         return ran.stdout
 
     def test_a_program_runs_with_what_the_wheel_brings(self) -> None:
-        said = self.run_program([str(self.python), "-c", PROGRAM, self.agent.directory], {}).splitlines()
+        driver = ("LD_LIBRARY_PATH", "GPU_DOUBLE", "GPU_DOUBLE_DIR") if BACKEND == "cuda" else ()
+        environment = {name: os.environ[name] for name in driver}
+        said = self.run_program([str(self.python), "-c", PROGRAM, self.agent.directory], environment).splitlines()
         version, package, library, *mapped = said
         site = Path(package).parents[1]
         self.assertTrue(site.is_relative_to(self.folder.name), package)
