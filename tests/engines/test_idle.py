@@ -31,8 +31,8 @@ class Idle(EngineTest):
                     self.assertGreater(cached, 600)
                     self.assertLess(cached, 8 * 600)
                     # All of it.
+                    self.await_idle()
                     if stopped:
-                        self.await_idle()
                         engine.signal(signal.SIGSTOP)
                     self.assertEqual(self.pool_pages(self.pages), self.pages - 1)
                     engine.signal(signal.SIGCONT)
