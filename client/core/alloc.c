@@ -144,7 +144,8 @@ static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 	uint32_t pages[MAGAZINE_MAX], first = 0, got, most = magazine_share(pool);
 	int error = 0;
 
-	got = lease_take_some(pool->session.free_bits, pool->summary, pool->unreserved, &cache->take_hint, pages, most);
+	/* Without the summary, which may not have the pages of a grant yet. */
+	got = lease_take_some(pool->session.free_bits, NULL, pool->unreserved, &cache->take_hint, pages, most);
 	/*
 	 * Add the highest run first, so that low pages are used first. pages[] ascends, except where the search wrapped
 	 * around.
