@@ -161,46 +161,22 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 	return false;
 }
 
-/* Single pages that are being claimed. */
-struct some {
-	uint32_t *pages; /* [most] */
-	uint32_t got, most;
-	uint32_t last_word; /* word of the last page */
-};
-
-/* Claim single pages of the words [word, end). */
-static void some_take(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t word, uint32_t end, struct some *some)
+uint32_t lease_take_some(_Atomic uint64_t *bits, uint32_t page_count, uint32_t *hint, uint32_t *pages, uint32_t most)
 {
-	for (; some->got < some->most; word++) {
-		uint64_t value, wanted = 0;
+	uint32_t words = (page_count + 63) / 64, got = 0, word = *hint < words ? *hint : 0;
 
-		if (summary)
-			word = summary_next(summary, word, end);
-		if (word >= end)
-			return;
-		value = atomic_load_explicit(&bits[word], memory_order_relaxed);
-		if (!value && summary)
-			summary_clear(bits, summary, word);
-		for (uint32_t left = some->most - some->got; value && left; left--) {
+	for (uint32_t step = 0; step < words && got < most; step++, word = word + 1 == words ? 0 : word + 1) {
+		uint64_t value = atomic_load_explicit(&bits[word], memory_order_relaxed), wanted = 0;
+
+		for (uint32_t left = most - got; value && left; left--) {
 			wanted |= value & -value;
 			value &= value - 1;
 		}
 		if (!wanted)
 			continue;
 		for (uint64_t taken = lease_take_word(bits, word, wanted); taken; taken &= taken - 1)
-			some->pages[some->got++] = word * 64 + (uint32_t)__builtin_ctzll(taken);
-		some->last_word = word;
+			pages[got++] = word * 64 + (uint32_t)__builtin_ctzll(taken);
+		*hint = word;
 	}
-}
-
-uint32_t lease_take_some(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t *hint,
-	uint32_t *pages, uint32_t most)
-{
-	uint32_t words = (page_count + 63) / 64, begin = *hint < words ? *hint : 0;
-	struct some some = {.pages = pages, .most = most, .last_word = begin};
-
-	some_take(bits, summary, begin, words, &some);
-	some_take(bits, summary, 0, begin, &some);
-	*hint = some.last_word;
-	return some.got;
+	return got;
 }

@@ -45,11 +45,9 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 
 /*
  * lease_take_some() - claim up to `most` single pages, and return their number. The search starts at word *hint and
- * sets *hint to the word in which it found the last page. `summary` may be NULL.
- * Cost: as lease_take_run().
+ * sets *hint to the word in which it found the last page.
  */
-uint32_t lease_take_some(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t *hint,
-	uint32_t *pages, uint32_t most);
+uint32_t lease_take_some(_Atomic uint64_t *bits, uint32_t page_count, uint32_t *hint, uint32_t *pages, uint32_t most);
 
 /* lease_take_word() - clear the bits of `mask` in one word. Return those that were set; the caller owns their pages. */
 static inline uint64_t lease_take_word(_Atomic uint64_t *bits, uint32_t word, uint64_t mask)

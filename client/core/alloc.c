@@ -144,8 +144,7 @@ static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 	uint32_t pages[MAGAZINE_MAX], first = 0, got, most = magazine_share(pool);
 	int error = 0;
 
-	/* Without the summary, which may not have the pages of a grant yet. */
-	got = lease_take_some(pool->session.free_bits, NULL, pool->unreserved, &cache->take_hint, pages, most);
+	got = lease_take_some(pool->session.free_bits, pool->unreserved, &cache->take_hint, pages, most);
 	/*
 	 * Add the highest run first, so that low pages are used first. pages[] ascends, except where the search wrapped
 	 * around.

@@ -139,10 +139,10 @@ static void test_take_some_stops_at_most(void **state)
 	clear();
 	lease_put(bits, 3, 10);
 	lease_put(bits, 290, 5);
-	got = lease_take_some(bits, NULL, PAGES, &hint, pages, 7);
+	got = lease_take_some(bits, PAGES, &hint, pages, 7);
 	assert_int_equal(got, 7);
 	assert_int_equal(count_set(), 8);
-	got = lease_take_some(bits, NULL, PAGES, &hint, pages, 64);
+	got = lease_take_some(bits, PAGES, &hint, pages, 64);
 	assert_int_equal(got, 8);
 	assert_int_equal(count_set(), 0);
 }
@@ -235,50 +235,18 @@ static void test_summary_never_hides_a_page(void **state)
 	}
 }
 
-/* The same for single pages, wherever the search starts. Once found empty, a word is not read again. */
-static void test_summary_hides_no_single_page(void **state)
-{
-	enum { MANY = 20000, MANY_WORDS = (MANY + 63) / 64 };
-	static _Atomic uint64_t large[MANY_WORDS], summary[(MANY + 4095) / 4096];
-	uint32_t pages[64], hint = 0;
-
-	(void)state;
-	srandom(5);
-	lease_summary_all(summary, MANY);
-	assert_int_equal(lease_take_some(large, summary, MANY, &hint, pages, 64), 0);
-	for (uint32_t word = 0; word < MANY_WORDS; word++)
-		assert_false(summary[word / 64] >> (word % 64) & 1);
-	for (int step = 0; step < 20000; step++) {
-		uint32_t count = (uint32_t)random() % 200 + 1, at = (uint32_t)random() % (MANY - 200), got,
-			 left = count;
-
-		hint = (uint32_t)random() % (MANY_WORDS + 2);
-		lease_put_summed(large, summary, at, count);
-		while ((got = lease_take_some(large, summary, MANY, &hint, pages, 64))) {
-			assert_int_equal(got, left < 64 ? left : 64);
-			for (uint32_t i = 0; i < got; i++)
-				assert_in_range(pages[i], at, at + count - 1);
-			assert_int_equal(hint, pages[got - 1] / 64);
-			left -= got;
-		}
-		assert_int_equal(left, 0);
-	}
-}
-
 static _Atomic uint64_t shared_summary[(PAGES + 4095) / 4096];
 static _Atomic uint32_t stamps[PAGES];
 static _Atomic uint32_t clashes;
 
 static void *claimer(void *argument)
 {
-	uint32_t me = (uint32_t)(uintptr_t)argument, seed = me, hint = 0, first;
+	uint32_t me = (uint32_t)(uintptr_t)argument, seed = me, first;
 
 	for (int step = 0; step < 40000; step++) {
 		uint32_t count = (uint32_t)rand_r(&seed) % 9 + 1;
 
-		if (count == 1 && !lease_take_some(bits, shared_summary, PAGES, &hint, &first, 1))
-			continue;
-		if (count > 1 && !lease_take_run(bits, shared_summary, PAGES, count, rand_r(&seed) % 2, &first))
+		if (!lease_take_run(bits, shared_summary, PAGES, count, rand_r(&seed) % 2, &first))
 			continue;
 		for (uint32_t page = first; page < first + count; page++)
 			if (atomic_exchange(&stamps[page], me))
@@ -320,7 +288,6 @@ int main(void)
 		cmocka_unit_test(test_take_some_stops_at_most),
 		cmocka_unit_test(test_random_against_an_array),
 		cmocka_unit_test(test_summary_never_hides_a_page),
-		cmocka_unit_test(test_summary_hides_no_single_page),
 		cmocka_unit_test(test_threads_never_share_a_page),
 	};
 
