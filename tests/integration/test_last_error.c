@@ -10,11 +10,15 @@
 #include "cuda/gpu.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -637,6 +641,67 @@ static void test_adapters(void **state)
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
+/*
+ * Replace adapter_model.safetensors in the folder: by a file of the given size with the beginning of the fixture's
+ * weights, or by a directory (-1) or a FIFO (-2).
+ */
+static void replace_weights(const char *folder, int bytes)
+{
+	static uint8_t weights[16384];
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
+	remove(path);
+	if (bytes < 0) {
+		assert_int_equal(bytes == -1 ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+		return;
+	}
+	file = fopen("tests/fixtures/adapters/plain/adapter_model.safetensors", "re");
+	assert_non_null(file);
+	assert_true(fread(weights, 1, sizeof(weights), file) > (size_t)bytes);
+	fclose(file);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_int_equal(fwrite(weights, 1, (size_t)bytes, file), bytes);
+	fclose(file);
+}
+
+static void test_files_that_are_no_weights(void **state)
+{
+	static const struct {
+		int bytes;
+		const char *why;
+	} cases[] = {
+		{0, "is empty"},
+		{5, "5 bytes are too few for a header"},
+		{300, "header"},
+		{11000, "of the file"},
+		{-1, "is a directory, not a regular file"},
+		{-2, "is a pipe, not a regular file"},
+	};
+	char folder[] = "/tmp/gpool-test-XXXXXX", config[64], source[PATH_MAX], why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_lora *lora = open_adapters();
+	uint32_t id;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(config, sizeof(config), "%s/adapter_config.json", folder);
+	assert_non_null(realpath("tests/fixtures/adapters/plain/adapter_config.json", source));
+	assert_int_equal(symlink(source, config), 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		replace_weights(folder, cases[i].bytes);
+		SAYS(gpool_lora_register(lora, "bad", folder, &id, why), -EINVAL, cases[i].why);
+		assert_non_null(strstr(why, cases[i].why));
+		assert_non_null(strstr(why, "adapter_model.safetensors"));
+	}
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	snprintf(source, sizeof(source), "%s/adapter_model.safetensors", folder);
+	assert_int_equal(remove(source), 0);
+	assert_int_equal(unlink(config), 0);
+	assert_int_equal(rmdir(folder), 0);
+}
+
 static void test_batches(void **state)
 {
 	const struct gpool_lora_target twice[] = {
@@ -846,6 +911,7 @@ int main(void)
 		cmocka_unit_test(test_prefixes),
 		cmocka_unit_test(test_groups_of_caches),
 		cmocka_unit_test(test_adapters),
+		cmocka_unit_test(test_files_that_are_no_weights),
 		cmocka_unit_test(test_batches),
 		cmocka_unit_test(test_schedulers),
 		cmocka_unit_test(test_allocator),
