@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench.py - measure vLLM on gpool beside stock vLLM; `make bench-engines` runs it in build/engines.
 
-usage: bench.py [overhead] [gain] [sharing]
+usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
              which work in turn on the same prompts
@@ -11,87 +11,165 @@ usage: bench.py [overhead] [gain] [sharing]
   sharing    the part of the tokens that the second one of two engines finds cached, beside that of one engine that
              serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
+  --document  write the table into docs/benchmarks.md
+
+Prints a table. All engines of a measurement exist at the same time and work in turn, so the load of the machine affects
+all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a CPU.
+
 Environment: ROUNDS (default 5); for gain and sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with
-256 it has one, as with large models on a GPU); for gain: PAGES, pages of 512 KiB (default 48); ENGINE_SECONDS. The
-figures are those of a small model on a CPU.
+256 it has one, as with large models on a GPU); for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a
+burst (default "4 16"); ENGINE_SECONDS.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import os
 import platform
 import random
+import re
 import statistics
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "tools" / "engines")]
 
 from engines import BUILD, Engine, model, tokens  # noqa: E402
 
-from harness import Agent  # noqa: E402
+from harness import ROOT, Agent  # noqa: E402
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 BLOCK = int(os.environ.get("BLOCK", "32"))
 PAGE, PAGE_TOKENS = 512 << 10, 256
 PAGES = int(os.environ.get("PAGES", "48"))
+LOADS = [int(load) for load in os.environ.get("LOADS", "4 16").split()]
 BURST, PROMPT, ANSWER = 16, 400, 60
 PREFIXES, SHORTEST, LONGEST = 40, 32, 384
 """prefixes that prompts share, and their lengths in tokens"""
+DOCUMENT = ROOT / "docs/benchmarks.md"
+PART = re.compile(r"(<!-- bench-engines -->\n).*?(<!-- end -->)", re.S)
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    measured: str
+    engines: str
+    value: str
+    details: str
+    ratio: float
+    """to the first row of the measurement"""
 
 
 def machine() -> str:
     """Describe the machine and its load."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{name}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+    return f"{name}, {os.cpu_count()} cores, Linux {platform.release()}, load average {os.getloadavg()[0]:.1f} before"
 
 
-def overhead() -> None:
-    """Print the throughput of each engine, and the medians of the rounds' ratios to the stock engine."""
-    agent = Agent(pool=f"name=p0,backend=host,size=128MiB,page_size={PAGE >> 10}KB,reserved=0")
-    path = model(BUILD / "engines-model")
-    engines = {
-        "stock": Engine(path, None),
-        "gpool": Engine(path, agent.directory),
-        "gpool, not shared": Engine(path, agent.directory, {"share": False}),
-    }
-    try:
-        rates: Dict[str, List[float]] = {name: [] for name in engines}
-        used: Dict[str, List[float]] = {name: [] for name in engines}
-        for number in range(-1, ROUNDS):  # the first one warms up
-            prompts = [tokens(1000 * number + each, 200) for each in range(32)]
-            for name in sorted(engines, reverse=number % 2 == 0):
-                engine = engines[name]
-                if number < 0:
-                    engine.ready()
-                begin = engine.cpu_seconds()
-                answers, seconds = engine.timed(prompts, ANSWER)
-                if number >= 0:
-                    rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
-                    used[name].append(engine.cpu_seconds() - begin)
-        for name, found in rates.items():
-            ratio = statistics.median(one / two for one, two in zip(found, rates["stock"]))
-            cpu = statistics.median(one / two for one, two in zip(used[name], used["stock"]))
-            print(
-                f"  {name}: {statistics.median(found):.0f} tokens/s, from {min(found):.0f} to {max(found):.0f}; "
-                f"{ratio:.3f} of stock, with {cpu:.3f} of its CPU time; medians of {ROUNDS} rounds"
-            )
-    finally:
-        for engine in engines.values():
+def progress(text: str) -> None:
+    """Print a line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def ratio(found: List[float], base: List[float]) -> float:
+    """Return the median of the ratios of rounds."""
+    return statistics.median(one / two for one, two in zip(found, base))
+
+
+class Way:
+    """Engines that divide memory in one way: stock ones, or those on an agent of their own."""
+
+    def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
+        """extra: kv_connector_extra_config; None: stock engines, with a fixed part of the memory each."""
+        self.agent = Agent(pool=f"name=p0,backend=host,size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+        self.engines: List[Engine] = []
+        options.setdefault("kv_cache_memory_bytes", pages * PAGE // (count if extra is None else 1))
+        directory = None if extra is None else self.agent.directory
+        for _ in range(count):
+            self.engines.append(Engine(model(BUILD / "engines-model"), directory, extra, **options))
+
+    def ready(self) -> None:
+        for engine in self.engines:
+            engine.ready()
+
+    def stop(self) -> None:
+        for engine in self.engines:
             engine.stop()
-        agent.stop()
+        self.agent.stop()
 
 
-def bursts(number: int) -> Tuple[List[List[int]], List[List[int]]]:
+def measured(make: Dict[str, Callable[[], Way]], measure: Callable[[Dict[str, Way]], List[Row]]) -> List[Row]:
+    """Start the engines of all ways, and return what `measure` returns for them."""
+    ways: Dict[str, Way] = {}
+    try:
+        for name, make_one in make.items():
+            ways[name] = make_one()
+        for way in ways.values():
+            way.ready()
+        return measure(ways)
+    finally:
+        for way in ways.values():
+            way.stop()
+
+
+def in_turn(ways: Dict[str, Way], number: int) -> List[str]:
+    """Return the names of the ways, in another order in each round."""
+    names = list(ways)
+    first = number % len(names)
+    return names[first:] + names[:first]
+
+
+def overhead() -> List[Row]:
+    """Measure the throughput and the CPU time of one engine."""
+    kv = {"kv_cache_memory_bytes": 64 << 20}
+    return measured(
+        {
+            "stock vLLM": lambda: Way(256, 1, None, **kv),
+            "gpool": lambda: Way(256, 1, {}, **kv),
+            "gpool, prefixes not shared": lambda: Way(256, 1, {"share": False}, **kv),
+        },
+        measure_overhead,
+    )
+
+
+def measure_overhead(ways: Dict[str, Way]) -> List[Row]:
+    rates: Dict[str, List[float]] = {name: [] for name in ways}
+    used: Dict[str, List[float]] = {name: [] for name in ways}
+    for number in range(-1, ROUNDS):  # the first one warms up
+        prompts = [tokens(1000 * number + each, 200) for each in range(32)]
+        for name in in_turn(ways, number):
+            engine = ways[name].engines[0]
+            begin = engine.cpu_seconds()
+            answers, seconds = engine.timed(prompts, ANSWER)
+            if number >= 0:
+                rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
+                used[name].append(engine.cpu_seconds() - begin)
+                progress(f"overhead, round {number + 1}: {name}: {rates[name][-1]:.0f} tokens/s")
+    return [
+        Row(what, name, f"{statistics.median(all_[name]):{form}}", range_of(all_[name], form), ratio(all_[name], first))
+        for what, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
+        for first in [all_["stock vLLM"]]
+        for name in ways
+    ]
+
+
+def range_of(found: List[float], form: str) -> str:
+    return f"{min(found):{form}} to {max(found):{form}}"
+
+
+def bursts(number: int, size: int) -> Tuple[List[List[int]], List[List[int]]]:
     """Return the prompts of a round for both engines; either may be empty."""
     chosen = random.Random(number)
     made: List[List[List[int]]] = []
     for engine in range(2):
         prompts = []
-        for each in range(BURST):
+        for each in range(size):
             unique = tokens(100000 * (number + 1) + 1000 * engine + each, PROMPT)
             if each % 2:
                 seed = chosen.randrange(PREFIXES)
@@ -102,100 +180,146 @@ def bursts(number: int) -> Tuple[List[List[int]], List[List[int]]]:
     return made[0], made[1]
 
 
-def play(engines: List[Engine]) -> Tuple[List[float], float]:
-    """Send all bursts; return the times to the first token, in order, and the part of the tokens that was cached."""
-    times: List[float] = []
-    cached = asked = 0
-    for number in range(3 * ROUNDS):
-        each = list(bursts(number))
-        if len(engines) == 1:
+class Played:
+    """What the rounds of a way have given."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.times: List[List[float]] = []  # to the first token, by round
+        self.cached = self.asked = 0
+        self.preemptions = -self._preemptions()
+
+    def _preemptions(self) -> float:
+        return sum(engine.metric("vllm:num_preemptions") for engine in self.way.engines)
+
+    def play(self, number: int, size: int) -> None:
+        """Send the bursts of a round, and wait for the answers."""
+        each = list(bursts(number, size))
+        if len(self.way.engines) == 1:
             each = [each[0] + each[1]]
-        working = [(engine, prompts) for engine, prompts in zip(engines, each) if prompts]
+        working = [(engine, prompts) for engine, prompts in zip(self.way.engines, each) if prompts]
+        times: List[float] = []
         for engine, prompts in working:
             engine.ask(prompts, ANSWER)
         for engine, prompts in working:
-            answers = engine.answers()
+            self.cached += sum(answer.cached for answer in engine.answers())
+            self.asked += sum(map(len, prompts))
             times += engine.first_token_s
-            cached += sum(answer.cached for answer in answers)
-            asked += sum(map(len, prompts))
-    return sorted(times), cached / asked
+        self.times.append(times)
+
+    def thirds(self) -> List[float]:
+        """Return the mean time of each three rounds, in which one engine, the other and both get a burst."""
+        return [statistics.mean(sum(self.times[first : first + 3], [])) for first in range(0, len(self.times), 3)]
+
+    def row(self, what: str, name: str, first: "Played") -> Row:
+        times = sorted(sum(self.times, []))
+        details = (
+            f"p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; {self.preemptions + self._preemptions():.0f} "
+            f"preemptions; {100 * self.cached / self.asked:.1f} % of the tokens cached"
+        )
+        return Row(what, name, f"{statistics.mean(times) * 1000:.0f}", details, ratio(self.thirds(), first.thirds()))
 
 
-def gain() -> None:
-    """Print the times to the first token, preemptions and hit rate of each way to divide the memory."""
-    path = model(BUILD / "engines-model")
-    pool = f"name=p0,backend=host,size={PAGES * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0"
-    for name, count, share in (
-        ("fixed halves", 2, None),
-        ("elastic pool", 2, False),
-        ("elastic pool, shared prefixes", 2, True),
-        ("one engine that serves both", 1, None),
-    ):
-        agent = Agent(pool=pool)
-        options: Dict[str, Any] = {"disable_log_stats": False, "max_num_seqs": 2 * BURST // count, "block_size": BLOCK}
-        if share is None:
-            options["kv_cache_memory_bytes"] = PAGES * PAGE // count
-            engines = [Engine(path, None, **options) for _ in range(count)]
-        else:
-            options.update(kv_cache_memory_bytes=PAGES * PAGE, extra={"share": share})
-            engines = [Engine(path, agent.directory, **options) for _ in range(count)]
-        try:
-            for engine in engines:
-                engine.ready()
-            times, hits = play(engines)
-            preemptions = sum(engine.metric("vllm:num_preemptions") for engine in engines)
-            print(
-                f"  {name}: time to first token {statistics.mean(times) * 1000:.0f} ms, "
-                f"p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; {preemptions:.0f} preemptions; "
-                f"{100 * hits:.1f} % of the tokens cached",
-                flush=True,
-            )
-        finally:
-            for engine in engines:
-                engine.stop()
-            agent.stop()
+def gain() -> List[Row]:
+    """Measure the times to the first token, preemptions and hit rate of each way to divide the memory."""
+
+    def way(count: int, extra: Optional[Dict[str, Any]]) -> Callable[[], Way]:
+        seqs = 2 * max(LOADS) // count
+        return lambda: Way(PAGES, count, extra, disable_log_stats=False, max_num_seqs=seqs, block_size=BLOCK)
+
+    return measured(
+        {
+            "fixed halves": way(2, None),
+            "elastic pool": way(2, {"share": False}),
+            "elastic pool, shared prefixes": way(2, {}),
+            "one engine that serves both": way(1, None),
+        },
+        measure_gain,
+    )
 
 
-def sharing() -> None:
-    """Print the hit rates of the second engine, and of one engine for the same requests."""
-    path = model(BUILD / "engines-model")
+def measure_gain(ways: Dict[str, Way]) -> List[Row]:
+    rows: List[Row] = []
+    for load in LOADS:
+        played = {name: Played(way) for name, way in ways.items()}
+        for number in range(3 * ROUNDS):
+            for name in in_turn(ways, number):
+                played[name].play(300 * load + number, load)
+                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {statistics.mean(played[name].times[-1]):.2f} s")
+        what = f"mean time to the first token, bursts of {load}, ms"
+        rows += [each.row(what, name, played["fixed halves"]) for name, each in played.items()]
+    return rows
+
+
+def sharing() -> List[Row]:
+    """Measure the hit rates of the second engine, and of one engine for the same requests."""
     pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: what running requests need besides
-    rates: List[float] = []
+    options = {"max_num_seqs": BURST, "block_size": BLOCK}
+    return measured(
+        {
+            "one engine that serves both": lambda: Way(pages, 1, None, **options),
+            "the second of two engines, shared prefixes": lambda: Way(pages, 2, {}, **options),
+        },
+        measure_sharing,
+    )
+
+
+def measure_sharing(ways: Dict[str, Way]) -> List[Row]:
+    rates: Dict[str, float] = {}
     expected: List[List[Any]] = []
-    for name, count in (("one engine that serves both", 1), ("second engine, shared prefixes", 2)):
-        agent = Agent(pool=f"name=p0,backend=host,size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
-        options: Dict[str, Any] = {"max_num_seqs": BURST, "block_size": BLOCK, "kv_cache_memory_bytes": pages * PAGE}
-        engines = [Engine(path, agent.directory if count > 1 else None, **options) for _ in range(count)]
-        try:
-            found: List[List[Any]] = []
-            cached = asked = 0
-            for engine in engines:
-                engine.ready()
-            for number in range(2 * ROUNDS):
-                prompts = bursts(3 * number + number % 2)[number % 2]
-                answers = engines[number % count].generate(prompts, ANSWER)
-                found.append([answer.tokens for answer in answers])
-                if number % 2:
-                    cached += sum(answer.cached for answer in answers)
-                    asked += sum(map(len, prompts))
-        finally:
-            for engine in engines:
-                engine.stop()
-            agent.stop()
-        rates.append(cached / asked)
+    for name, way in ways.items():
+        found: List[List[Any]] = []
+        cached = asked = 0
+        for number in range(2 * ROUNDS):
+            prompts = bursts(3 * number + number % 2, BURST)[number % 2]
+            answers = way.engines[number % len(way.engines)].generate(prompts, ANSWER)
+            found.append([answer.tokens for answer in answers])
+            if number % 2:
+                cached += sum(answer.cached for answer in answers)
+                asked += sum(map(len, prompts))
+            progress(f"sharing, round {number + 1}: {name}")
+        rates[name] = cached / asked
         expected = expected or found
         if found != expected:
             sys.exit("the answers of two engines differ from those of one")
-        print(f"  {name}: {100 * rates[-1]:.2f} % of the tokens cached", flush=True)
-    print(f"  ratio {rates[1] / rates[0]:.3f}; all answers are identical")
+    first = next(iter(rates.values()))
+    what = "tokens found in the cache, %"
+    return [Row(what, name, f"{100 * rate:.2f}", "answers are identical", rate / first) for name, rate in rates.items()]
+
+
+def table(rows: List[Row], described: str) -> str:
+    """Return the table, and what it was measured on."""
+    lines = ["| measured | engines | value | details | ratio |", "| --- | --- | --- | --- | --- |"]
+    last = ""
+    for row in rows:
+        what = row.measured if row.measured != last else ""
+        last = row.measured
+        lines.append(f"| {what} | {row.engines} | {row.value} | {row.details} | {row.ratio:.3f} |")
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
+    return "\n".join(lines) + (
+        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with {ROUNDS} rounds, blocks of "
+        f"{BLOCK} tokens and, for times to the first token, {PAGES} pages of 512 KiB.\n"
+    )
 
 
 def main() -> None:
-    print(machine())
-    for name in sys.argv[1:] or ["overhead", "gain", "sharing"]:
-        print(name, flush=True)
-        {"overhead": overhead, "gain": gain, "sharing": sharing}[name]()
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--document", action="store_true", help="write the table into docs/benchmarks.md")
+    arguments = parser.parse_args()
+    for name in set(arguments.names) - set(MEASUREMENTS):
+        parser.error(f"there is no measurement '{name}'")
+    described = machine()
+    text = table([row for name in arguments.names or MEASUREMENTS for row in MEASUREMENTS[name]()], described)
+    print(text, end="")
+    if arguments.document:
+        DOCUMENT.write_text(PART.sub(lambda match: match[1] + text + match[2], DOCUMENT.read_text()))
 
+
+MEASUREMENTS: Dict[str, Callable[[], List[Row]]] = {"overhead": overhead, "gain": gain, "sharing": sharing}
 
 if __name__ == "__main__":
     main()

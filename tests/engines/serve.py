@@ -1,4 +1,5 @@
-"""An engine for tests, in a process that the fork server has forked: it answers what it receives through a pipe.
+"""An engine for tests, in a process that the fork server has forked: it answers what it receives through a pipe. Or a
+command of vLLM, in such a process.
 
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
 cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" beside "tokens" has the arguments
@@ -12,10 +13,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 # What the processes of an engine import, once for all engines: the fork server imports this module.
 import vllm.v1.engine.core
@@ -24,6 +26,7 @@ import vllm.v1.worker.cpu_worker  # noqa: F401
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.lora.request import LoRARequest
+from vllm_process import PR_SET_PDEATHSIG, PRCTL
 
 
 def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
@@ -31,12 +34,7 @@ def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
 
     options: of vllm.LLM, and "environment": variables of vLLM's.
     """
-    os.setsid()
-    with open(log, "wb") as out:
-        os.dup2(out.fileno(), 1)
-        os.dup2(out.fileno(), 2)
-    fork = multiprocessing.get_context("fork")
-    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment, misc]  # for vLLM's processes
+    _detach(log)
     try:
         _answer_all(pipe, options)
     except EOFError:  # the test has ended
@@ -45,6 +43,31 @@ def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
         traceback.print_exc()
     finally:
         os.killpg(0, signal.SIGKILL)  # the end of this process alone would wait for the others
+
+
+def command(arguments: List[str], log: str) -> None:
+    """Run the command `vllm`."""
+    _detach(log)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)  # the fork server ends with the program that has started it
+    sys.argv = ["vllm", *arguments]
+    try:
+        from vllm.entrypoints.cli.main import main as run
+
+        run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _detach(log: str) -> None:
+    """Lead a session, write all output to a file, and let vLLM fork its processes."""
+    os.setsid()
+    with open(log, "wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment, misc]
 
 
 def _answer_all(pipe: Connection, options: Dict[str, Any]) -> None:

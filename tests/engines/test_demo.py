@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import List
 
-from engines import TOOLS
+from engines import SECONDS, TOOLS
+
+HERE = Path(__file__).resolve().parent
 
 
 class Demo(unittest.TestCase):
@@ -26,9 +29,9 @@ class Demo(unittest.TestCase):
         self.temporary.mkdir(mode=0o755)
         self.report = self.folder / "report.html"
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, program: Path = TOOLS / "demo.py") -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, str(TOOLS / "demo.py"), "--report", str(self.report), *arguments],
+            [sys.executable, str(program), "--report", str(self.report), *arguments],
             env={**os.environ, "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -37,6 +40,10 @@ class Demo(unittest.TestCase):
 
     def assert_nothing_left(self) -> None:
         """Check that no process of the demonstration runs, and that it has deleted its files."""
+        self.assertEqual((self.processes(), self.files()), ([], []))
+
+    def processes(self) -> List[bytes]:
+        """Return the command lines of the demonstration's processes."""
         mark, left = f"TMPDIR={self.temporary}".encode(), []
         for entry in Path("/proc").iterdir():
             try:
@@ -44,14 +51,15 @@ class Demo(unittest.TestCase):
                     left.append((entry / "cmdline").read_bytes())
             except OSError:
                 pass
-        self.assertEqual((left, self.files()), ([], []))
+        return left
 
     def files(self) -> List[str]:
         """Return the files that remain, except for caches of libraries."""
         return [each.name for each in self.temporary.iterdir() if each.name.startswith("gpool-")]
 
     def test_the_page_has_the_results(self) -> None:
-        with self.start("--seconds", "10", "--rate", "0.1", "--pool-pages", "12", "-o", "json") as demo:
+        short = ("--seconds", "10", "--rate", "0.1", "--pool-pages", "12", "-o", "json")
+        with self.start(*short, program=HERE / "forked_demo.py") as demo:
             said, progress = demo.communicate()
         self.assertEqual(demo.returncode, 0, progress)
         found = json.loads(said)
@@ -68,6 +76,10 @@ class Demo(unittest.TestCase):
         self.assertEqual(len(re.findall(r'<path class="area e[01] (?:needed|offered|idle)"', page)), 12)
         self.assertEqual(len(re.findall("<svg", page)), 4)
         self.assertRegex(progress, r"shared pool: \d+ s, \d+ of \d+ requests answered; pages needed: code \d+")
+        until = time.monotonic() + SECONDS
+        while self.processes():  # the fork server ends after the program that has started it
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.1)
         self.assert_nothing_left()
 
     def test_nothing_remains_after_ctrl_c(self) -> None:
@@ -81,10 +93,10 @@ class Demo(unittest.TestCase):
         self.assert_nothing_left()
 
     def test_the_limit_ends_it(self) -> None:
-        with self.start("--limit", "15") as demo:
+        with self.start("--limit", "5") as demo:
             progress = demo.communicate()[1]
         self.assertEqual(demo.returncode, 1)
-        self.assertIn("demo.py: not done within 15 s; --limit sets the limit\n", progress)
+        self.assertIn("demo.py: not done within 5 s; --limit sets the limit\n", progress)
         self.assert_nothing_left()
 
     def test_wrong_arguments_are_refused(self) -> None:

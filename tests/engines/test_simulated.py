@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -233,6 +234,25 @@ class Sharing(Simulated):
             second.run()
             second.check()
             self.assertEqual(second.cached[str(blocks)], blocks * BLOCK_TOKENS)
+
+    def test_what_is_published_last_is_offered_in_the_same_step(self) -> None:
+        refused = mock.patch.object(_worker.Worker, "_publish", side_effect=gpool.NoRoom(28, "planted"))
+        for workers in (1, 2):
+            for publishing in (contextlib.nullcontext(), refused):
+                engine = self.engine(workers=workers)
+                engine.add("a", tokens(1, 300), 5)
+                while len(engine.answers.get("a", [])) < 5:
+                    engine.step()
+                with publishing:
+                    engine.step()  # the first one after the end of the request; the engine may now be stopped
+                self.assertEqual(self.used(), workers)
+                engine.add("b", tokens(1, 300), 5)
+                engine.run()
+                engine.check()
+                self.assertEqual(engine.cached["b"], 0)
+                self.balanced(engine)
+                engine.close()
+                self.engines.remove(engine)
 
     def test_engines_of_other_models_find_nothing(self) -> None:
         first = self.engine()

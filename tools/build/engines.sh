@@ -3,6 +3,8 @@
 # installation takes 2 minutes if uv has the packages in its cache.
 #
 # usage: engines.sh FOLDER      the packages are installed unless FOLDER has those that tools/build/engines.txt lists
+#
+# Environment: PAUSES, seconds to wait before each further attempt after one that has failed (default: 5 15 45 135)
 set -euo pipefail
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$1 lock=$root/tools/build/engines.txt
@@ -11,11 +13,29 @@ python=$(PATH=/usr/bin:$PATH command -v python3.11) || {
     exit 1
 }
 
+# again COMMAND...: run a command that uses the network until it succeeds, or there is no further pause.
+again()
+{
+    local pause
+    for pause in ${PAUSES-5 15 45 135} end; do
+        if "$@"; then
+            return
+        elif [ "$pause" != end ]; then
+            echo "engines.sh: the installation has failed; trying again in $pause s" >&2
+            sleep "$pause"
+        fi
+    done
+    echo "engines.sh: cannot install the packages of tools/build/engines.txt in $folder, for the reason above. They need" \
+        "6 GB, and a connection to PyPI, or to another index that \$PIP_INDEX_URL and \$UV_INDEX_URL name" >&2
+    exit 1
+}
+
 if ! cmp -s "$lock" "$folder/engines.txt"; then
     rm -rf "$folder"
     "$python" -m venv "$folder"
-    "$folder/bin/pip" install -q --disable-pip-version-check "$(sed -n 's/^# installer: //p' "$lock")"
-    VIRTUAL_ENV=$folder "$folder/bin/uv" pip install -q --no-deps -r "$lock"
+    again "$folder/bin/pip" install -q --disable-pip-version-check "$(sed -n 's/^# installer: //p' "$lock")"
+    again env VIRTUAL_ENV="$folder" UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}" \
+        "$folder/bin/uv" pip install -q --no-deps -r "$lock"
     cp "$lock" "$folder/engines.txt"
 fi
 

@@ -82,9 +82,9 @@ test-engines: need-test-deps ## test vLLM on gpool, in a virtual environment of 
 	$(run_tests) $(or $(addprefix engines/,$(ENGINES)),engines)
 
 .PHONY: bench-engines
-bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same environment
+bench-engines: all ## measure vLLM on gpool beside stock vLLM, in the same environment; ENGINES_ARGS=, such as --document
 	$(Q)tools/build/engines.sh $(abspath build/engines)
-	$(Q)build/engines/bin/python tests/engines/bench.py
+	$(Q)build/engines/bin/python tests/engines/bench.py $(ENGINES_ARGS)
 
 .PHONY: demo-engines
 demo-engines: all ## demonstrate vLLM on gpool: two servers share one pool, in the same environment; DEMO_ARGS=

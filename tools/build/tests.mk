@@ -14,8 +14,8 @@ check: need-test-deps ## run the quick tests: unit, abi, headers and the core of
 test: need-test-deps ## build and run the tests
 	$(run_tests) $(TESTS)
 
-test-full: need-test-deps ## also run all bounds and planted bugs of the models, all random steps and crash points, and ubsan; CI runs it
-	$(run_tests) --full $(TESTS) ubsan debug
+test-full: need-test-deps ## also run all bounds and planted bugs of the models, all random steps and crash points, ubsan and vLLM; CI runs it
+	$(run_tests) --full $(TESTS) ubsan debug engines
 
 # Run one test by its name (test_NAME or NAME), or one group: make test-config, make test-unit.
 test-%: need-test-deps ## run one test or group by its name, such as test-config

@@ -173,7 +173,7 @@ class Engine:
         """Return whether the server answers. Raises Failed: it has ended, or does not start in time."""
         if self.up.is_set():
             return True
-        if self.server.process.poll() is not None:
+        if self.server.ended():
             raise Failed(f"the server of '{self.name}' has ended: {self.server.text()[-6000:]}")
         try:
             self.server.get("/health")

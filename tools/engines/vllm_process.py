@@ -213,16 +213,15 @@ class Server(Processes):
         if directory is not None:
             options["kv_transfer_config"] = json.dumps(connector(directory, extra))
         del options["skip_tokenizer_init"]
-        self._command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(path)]
-        self._command += ["--host", host, "--port", str(port)]
+        self._arguments = ["serve", str(path), "--host", host, "--port", str(port)]
         for name, value in options.items():
-            self._command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+            self._arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
         super().__init__()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> Any:
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                self._command,
+                [sys.executable, "-m", "vllm.entrypoints.cli.main", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -233,6 +232,10 @@ class Server(Processes):
 
     def _wait(self) -> None:
         self.process.wait(60)
+
+    def ended(self) -> bool:
+        """Return whether the server has ended."""
+        return bool(self.process.poll() is not None)
 
     def get(self, path: str, body: Optional[Dict[str, Any]] = None) -> str:
         """Return the answer to a GET, or to a POST with `body`."""

@@ -228,7 +228,11 @@ class Balloon:
             else:
                 self._undo(chunk, answer)
         elif op.action == Action.PUBLISH:
-            if answer.succeeded:  # in workers that failed, the pages are kept, and are offered and reclaimed instead
+            if self._chunks[chunk].state in (State.OFFERED, State.RECLAIMING):  # it was offered in the same step
+                self._chunks[chunk].shared = answer.succeeded > 0
+            elif self._chunks[chunk].state != State.PUBLISHING:
+                pass  # its memory is ended
+            elif answer.succeeded:  # in workers that failed, the pages are kept, and are offered and reclaimed instead
                 self._shared(chunk)
             else:
                 self._release(chunk)
@@ -360,8 +364,10 @@ class Balloon:
                 self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def offer(self) -> None:
-        """Offer all chunks that have cached blocks which no request uses, the oldest first."""
-        chunks = [chunk for chunk in self._in[State.HELD] if not self._in_use(chunk)]
+        """Offer all chunks that have cached blocks which no request uses, the oldest first. Those that this step publishes
+        are included: the engine may be stopped before its next step.
+        """
+        chunks = [chunk for chunk in self._in[State.HELD] | self._in[State.PUBLISHING] if not self._in_use(chunk)]
         for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):
             self._send(Action.OFFER, chunk, State.OFFERED)
 

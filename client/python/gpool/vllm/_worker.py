@@ -98,19 +98,21 @@ class Worker:
     def before_forward(self, orders: Orders) -> None:
         """Execute the operations that the forward pass needs, and keep the others for after_forward()."""
         self._check_pins()
+        later: Set[int] = set()
         for op in orders.ops:
-            if op.action in AFTER_FORWARD:
+            if op.action in AFTER_FORWARD or op.chunk in later:
                 self._later.append(op)
+                later.add(op.chunk)
             else:
                 self._execute(op, orders.patience_ms)
 
     def after_forward(self) -> None:
-        """Execute the operations that read the output of the forward pass."""
+        """Execute the operations that read the output of the forward pass, and those that follow them."""
         later, self._later = self._later, []
         if later and self.pool.device.backend == "cuda":
             torch.cuda.current_stream().synchronize()
         for op in later:
-            if self._tainted:
+            if self._tainted and op.action in AFTER_FORWARD:
                 self._answers.answers[op.number] = Answer(0, 1)
             else:
                 self._execute(op, 0)
