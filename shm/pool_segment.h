@@ -25,7 +25,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 17,
+	POOL_LAYOUT_VERSION = 18,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
@@ -39,8 +39,9 @@ enum {
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
 	POOL_ROLES = 64,
-	SESSION_HISTOGRAM = 32, /* bucket i: [2^i, 2^(i+1)) nanoseconds */
-	BLOCK_USAGES = 5,       /* usages of content, enum gpool_usage */
+	POOL_RESERVATIONS = 256, /* reservation 0 is unused; one byte in the record of each page */
+	SESSION_HISTOGRAM = 32,  /* bucket i: [2^i, 2^(i+1)) nanoseconds */
+	BLOCK_USAGES = 5,        /* usages of content, enum gpool_usage */
 };
 
 enum pool_pressure {

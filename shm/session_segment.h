@@ -128,6 +128,18 @@ enum lease_request_kind {
 	LEASE_RESTORE_INTO,
 	LEASE_DISCARD,
 	LEASE_SPILL,
+	/*
+	 * Requests that concern the reservation `tag` (agent/pages/reservation.h).
+	 *   RESERVE    lease `need` pages to the requester as the new reservation `tag`, for `extra` milliseconds (0:
+	 *              no limit). Waits and fails as LEASE_TAKE; also -EINVAL (not a new number of the requester),
+	 *              -EUSERS (POOL_RESERVATIONS), -EOPNOTSUPP (handles with several pages)
+	 *   TAKE_OVER  take `need` pages over from the reservation; answered as LEASE_TAKE. -ENOENT (fewer pages are
+	 *              left, or it has ended), -EPERM (of another tenant), -EDQUOT (quota of the requester)
+	 *   UNRESERVE  end the reservation; first_page receives the number of freed pages. 0, -EPERM
+	 */
+	LEASE_RESERVE,
+	LEASE_TAKE_OVER,
+	LEASE_UNRESERVE,
 };
 enum {
 	LEASE_FIRST_FIT = 1u << 0,
@@ -163,8 +175,9 @@ enum {
 struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
 	uint32_t kind;
-	uint32_t need;  /* pages, at least 1 */
-	uint32_t extra; /* additional pages that are granted if possible; 0: none */
+	uint32_t need; /* pages, at least 1 */
+	/* additional pages that are granted if possible; 0: none. LEASE_RESERVE: duration, milliseconds */
+	uint32_t extra;
 	uint32_t flags;
 	uint32_t timeout_ms; /* maximum delay of the answer; 0: answer at once, unless pages are being freed */
 	/* the answer */
@@ -187,9 +200,16 @@ struct lease_request {
 		uint32_t extra_first;
 		uint32_t object_holder; /* see object_pins */
 	};
-	uint64_t tag; /* of a block; not for LEASE_TAKE. Not changed by the agent: the next agent may read it again */
+	/*
+	 * of a block, or number of a reservation; not for LEASE_TAKE. Not changed by the agent: the next agent may read
+	 * it again
+	 */
+	uint64_t tag;
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
+
+/* The number of a reservation is the session of its maker and a number that the maker has not used before. */
+enum { RESERVATION_SESSION_SHIFT = 48 };
 
 static inline enum lease_request_state lease_state_of(uint32_t word)
 {

@@ -40,15 +40,20 @@ enum ledger_step {
 	/* the free bits `mask` of word `slot` are being cleared; pages whose bits were set now belong to the agent */
 	LEDGER_RECLAIM,
 	LEDGER_TAKE, /* a block (runs: its extents in order) is being freed; it was marked, then found unpinned */
+	/*
+	 * runs pass from the maker of reservation `mask` to session. The answer in the request slot commits the step;
+	 * without it, the runs pass back
+	 */
+	LEDGER_PASS,
 };
 enum { LEDGER_NO_SLOT = UINT32_MAX };
 struct ledger_journal {
 	_Atomic uint32_t what; /* enum ledger_step */
 	uint32_t session;
 	uint32_t run_count;
-	/* LEDGER_GRANT: the request slot, or LEDGER_NO_SLOT if the session is being admitted */
+	/* LEDGER_GRANT, LEDGER_PASS: the request slot, or LEDGER_NO_SLOT if the session is being admitted */
 	uint32_t slot;
-	uint32_t slot_word; /* LEDGER_GRANT: state of the slot before the answer */
+	uint32_t slot_word; /* LEDGER_GRANT, LEDGER_PASS: state of the slot before the answer */
 	uint32_t reserved;
 	uint64_t mask;
 };
@@ -129,7 +134,16 @@ struct ledger_page {
 	/* 1: leased, but the previous agent may have taken it back before it died; see recover.c */
 	uint8_t doubt;
 	_Atomic uint8_t transfer; /* enum ledger_transfer */
-	uint8_t reserved;
+	/* index of the reservation to which the page belongs while it is LEASED to the maker; 0: none */
+	_Atomic uint8_t reservation;
+};
+
+/* A reservation (agent/pages/reservation.h). The record is filled before its id, and unused if the id is 0. */
+struct ledger_reservation {
+	_Atomic uint64_t id;  /* chosen by the maker */
+	uint64_t deadline_ms; /* UINT64_MAX: none */
+	uint32_t session;     /* the maker */
+	uint32_t reserved;
 };
 
 /*
@@ -192,6 +206,7 @@ struct ledger_header {
 	_Atomic uint32_t domain_count;
 	uint32_t reserved;
 	char domains[LEDGER_DOMAINS][POOL_NAME_BYTES];
+	struct ledger_reservation reservations[POOL_RESERVATIONS]; /* [0] is unused */
 };
 
 struct ledger {

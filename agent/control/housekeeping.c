@@ -3,6 +3,7 @@
 #include "agent/pages/event.h"
 #include "agent/spill/jobs.h"
 #include "agent/pages/lease.h"
+#include "agent/pages/reservation.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"
 #include "agent/control/recover.h"
@@ -238,6 +239,7 @@ void housekeeping(struct pool *pool)
 		pool->leak_scan_ms = now;
 		leak_scan(pool, (uint32_t)now);
 	}
+	reservations_tick(pool);
 	jobs_tick(pool);
 	spill_tick(pool);
 	objects_tick(pool);

@@ -5,6 +5,7 @@
 #include "agent/control/page_facts.h"
 
 #include "agent/object/objects.h"
+#include "agent/pages/reservation.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust_transfer.h"
@@ -105,6 +106,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
 	spill_status_fill(pool, status);
 	status->cleaning_pages = trust_cleaning(pool->trust);
+	status->reservation_pages = reservation_pages(pool)[0];
 	return 0;
 }
 
@@ -137,7 +139,7 @@ int answer_version(struct exchange *x)
 }
 
 static void client_entry_fill(
-	const struct session *session, const struct page_uses *uses, struct msg_client_entry *entry)
+	const struct session *session, const struct page_uses *uses, uint32_t reserved, struct msg_client_entry *entry)
 {
 	const struct pool *pool = session->pool;
 	struct session_totals totals = {0};
@@ -168,6 +170,7 @@ static void client_entry_fill(
 	entry->reclaimed_pages = session->reclaimed_pages;
 	entry->damage = session->damage;
 	entry->spilled_pages = session->spilled_pages;
+	entry->reservation_pages = reserved;
 }
 
 int answer_clients(struct exchange *x)
@@ -184,12 +187,14 @@ int answer_clients(struct exchange *x)
 	for (uint32_t p = request.first >> 12; p < x->agent->pool_count && !reply->next; p++) {
 		const struct pool *pool = x->agent->pools[p];
 		const struct page_uses *uses;
+		const uint32_t *reserved;
 
 		if (only && pool != only)
 			continue;
 		uses = uses_of(pool);
 		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+		reserved = reservation_pages(pool);
 		for (uint32_t id = p == request.first >> 12 ? request.first & 0xfff : 0; id < POOL_SESSIONS; id++) {
 			if (!pool->sessions[id])
 				continue;
@@ -197,7 +202,8 @@ int answer_clients(struct exchange *x)
 				reply->next = p << 12 | id;
 				break;
 			}
-			client_entry_fill(pool->sessions[id], &uses[id], &reply->clients[reply->clients_count++]);
+			client_entry_fill(
+				pool->sessions[id], &uses[id], reserved[id], &reply->clients[reply->clients_count++]);
 		}
 	}
 	return ENCODE(x, clients_reply, reply);

@@ -3,6 +3,7 @@
 #include "agent/control/recover.h"
 #include "agent/keeper/channel.h"
 #include "agent/object/objects.h"
+#include "agent/pages/reservation.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust_transfer.h"
@@ -67,7 +68,8 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 	return error ? error : memory_hold(pool);
 }
 
-static const struct session_part *const session_parts[] = {&spill_session_part, &objects_session_part, NULL};
+static const struct session_part *const session_parts[] = {
+	&spill_session_part, &objects_session_part, &reservation_session_part, NULL};
 
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {

@@ -8,6 +8,7 @@
 #include "agent/base/journal.h"
 #include "agent/keeper/channel.h"
 #include "agent/pages/lease.h"
+#include "agent/pages/reservation.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"
 #include "agent/session/roles.h"
@@ -104,18 +105,32 @@ static void runs_take_back(struct pool *pool, struct session *session, const str
 	}
 }
 
-/* Undo a grant, unless the worker's request was answered: the answer commits the grant. */
-static void grant_undo(struct pool *pool, struct session *session, const struct ledger_journal *journal)
+/* Return true if the worker's request was answered, or the step is no answer to a request. */
+static bool was_answered(const struct session *session, const struct ledger_journal *journal)
 {
 	uint32_t word;
 
 	if (journal->slot >= SESSION_REQUESTS || session->kind != SESSION_WORKER)
-		return;
+		return true;
 	word = atomic_load_explicit(&session->segment.requests[journal->slot].state, memory_order_acquire);
-	if (word != journal->slot_word && word != lease_state_to(journal->slot_word, LEASE_CANCELLED))
+	return word != journal->slot_word && word != lease_state_to(journal->slot_word, LEASE_CANCELLED);
+}
+
+/* Undo a grant, unless the answer has committed it. */
+static void grant_settle(struct pool *pool, struct session *session, const struct ledger_journal *journal)
+{
+	if (was_answered(session, journal))
 		return;
 	for (uint32_t i = 0; i < journal->run_count; i++)
 		runs_take_back(pool, session, &pool->runs[i]);
+}
+
+static void pass_settle(struct pool *pool, struct session *session, const struct ledger_journal *journal)
+{
+	if (was_answered(session, journal))
+		reservation_taken(pool);
+	else
+		reservation_untake(session);
 }
 
 /* Complete an eviction that was already decided. */
@@ -165,7 +180,9 @@ static void journal_settle(struct pool *pool)
 	if (what == LEDGER_REST)
 		return;
 	if (session && what == LEDGER_GRANT)
-		grant_undo(pool, session, journal);
+		grant_settle(pool, session, journal);
+	else if (session && what == LEDGER_PASS)
+		pass_settle(pool, session, journal);
 	else if (session && what == LEDGER_TAKE)
 		take_finish(pool, session, journal);
 	else if (session && what == LEDGER_RECLAIM && session->kind == SESSION_WORKER)
@@ -269,6 +286,7 @@ int recover_pool(struct pool *pool)
 		return error;
 	timelines_recover(pool);
 	journal_settle(pool);
+	reservations_recover(pool);
 	looks_end(pool);
 	spill_recover(pool);
 	control_recover(pool);

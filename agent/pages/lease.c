@@ -510,12 +510,23 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
 }
 
+void lease_chain(const struct session *session, uint32_t run_count)
+{
+	struct block_entry *blocks = session->segment.blocks;
+	const struct page_run *runs = session->pool->runs;
+
+	for (uint32_t i = 0; i < run_count; i++) {
+		atomic_store_explicit(&blocks[runs[i].first].page_count, runs[i].count, memory_order_relaxed);
+		atomic_store_explicit(&blocks[runs[i].first].next, i + 1 < run_count ? runs[i + 1].first + 1 : 0,
+			memory_order_relaxed);
+	}
+}
+
 /* Lease the pages: set their page words, and then write the runs, which the worker reads after the answer. */
 static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
 	struct ledger_journal *journal = &pool->ledger.header->journal;
-	struct block_entry *blocks = session->segment.blocks;
 	uint32_t total = grant->extra_count, run_count = grant->run_count;
 
 	if (grant->extra_count)
@@ -527,11 +538,9 @@ static void lend(struct session *session, const struct lease_want *want, const s
 		const struct page_run *run = &pool->runs[i];
 
 		pool_lend(pool, run->first, run->count, session->id);
-		atomic_store_explicit(&blocks[run->first].page_count, run->count, memory_order_relaxed);
-		atomic_store_explicit(&blocks[run->first].next,
-			i + 1 < grant->run_count ? pool->runs[i + 1].first + 1 : 0, memory_order_relaxed);
 		total += run->count;
 	}
+	lease_chain(session, grant->run_count);
 	if (grant->extra_count)
 		pool_lend(pool, grant->extra_first, grant->extra_count, session->id);
 	account(session, total);

@@ -7,7 +7,9 @@
 /* A request of a worker, after a check of its form; see struct lease_request. */
 struct lease_want {
 	uint32_t need, extra, flags;
-	uint32_t slot, word; /* slot and state of the request, by which the next agent knows whether it was answered */
+	uint32_t slot, word;  /* slot and state of the request, by which the next agent knows whether it was answered */
+	uint64_t reservation; /* LEASE_RESERVE, LEASE_TAKE_OVER */
+	uint32_t duration_ms; /* LEASE_RESERVE; 0: no limit */
 };
 
 /*
@@ -26,6 +28,8 @@ struct lease_grant {
  * Return: 0, -EPERM, -EDQUOT, -ENOSPC.
  */
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant);
+/* lease_chain() - write the first run_count of pool->runs, in order, into the entries that the worker reads. */
+void lease_chain(const struct session *session, uint32_t run_count);
 /* lease_grant_undo() - take back a grant whose request the worker has cancelled. */
 void lease_grant_undo(struct session *session, const struct lease_grant *grant);
 

@@ -9,7 +9,8 @@
  *   SHARE, UNSHARE   complete or undo a publication, page by page (agent/object/objects_recover.c)
  *   QUARANTINE       quarantine all pages of a closed session, including quarantined ones
  *   PUT_ASIDE        change a page that was put aside from QUARANTINED to RETIRED, or back
- * Only QUARANTINE may lead from a state to the same state. TAKE_BACK does not apply to a free page.
+ *   PASS             complete or undo a request for pages of a reservation
+ * Only QUARANTINE and PASS may lead from a state to the same state. TAKE_BACK does not apply to a free page.
  */
 #ifndef GPOOL_AGENT_PAGE_STEP_H
 #define GPOOL_AGENT_PAGE_STEP_H
@@ -30,6 +31,7 @@ enum page_step {
 	STEP_SET_ASIDE,  /* the session has ended, but the mover may still write to the page */
 	STEP_PUT_ASIDE,  /* transfer a free page to another trust domain */
 	STEP_TAKE_BACK,  /* the page becomes free */
+	STEP_PASS,       /* lease a page of a reservation to another session */
 	PAGE_STEPS
 };
 
@@ -66,6 +68,7 @@ static const struct page_step_rule page_steps[PAGE_STEPS] = {
 	[STEP_TAKE_BACK] = {"take back",
 		IN(LEASED) | IN(EVICTING) | IN(MOVING) | IN(SHARED) | IN(QUARANTINED) | IN(RETIRED),
 		IN(FREE) | IN(RESERVED), STEP_OWNER_NONE, false},
+	[STEP_PASS] = {"pass", IN(LEASED), IN(LEASED), STEP_OWNER_SESSION, false},
 };
 
 #undef IN
@@ -93,7 +96,7 @@ static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_
 	const struct page_step_rule *rule = &page_steps[step];
 	uint64_t generation = page_word_generation(from) + (rule->same_generation ? 0 : 1);
 
-	if (page_word_state(from) == page_word_state(to) && step != STEP_QUARANTINE)
+	if (page_word_state(from) == page_word_state(to) && step != STEP_QUARANTINE && step != STEP_PASS)
 		return false;
 	if (!(rule->from >> page_word_state(from) & 1) || !(rule->to >> page_word_state(to) & 1))
 		return false;

@@ -28,6 +28,8 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 		uint64_t word = pool_word(pool, page);
 
 		normal += page_word_state(word) == PAGE_FREE;
+		/* left over from an ended reservation */
+		atomic_store_explicit(&pool->ledger.pages[page].reservation, 0, memory_order_release);
 		pool_word_set(
 			pool, page, STEP_LEND, page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1));
 		crash_point();
@@ -63,6 +65,11 @@ void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t ow
 	words_count(pool, PAGE_SHARED, -(int64_t)count);
 	words_count(pool, PAGE_LEASED, count);
 	pool->leased += count;
+}
+
+void pool_pass(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	words_become(pool, first, count, STEP_PASS, owner);
 }
 
 /* Return true for a leased or quarantined page. The owner of a SHARED page is an object's number. */

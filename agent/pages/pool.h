@@ -143,6 +143,9 @@ void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t obje
 /* pool_unshare() - return the pages to their owner when a publication is rolled back. */
 void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
+/* pool_pass() - lease pages of a reservation to another session, with a new generation. */
+void pool_pass(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
+
 /*
  * pool_take_back() - make pages in any other state FREE or RESERVED, with a new generation, and add them to the index.
  */

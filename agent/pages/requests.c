@@ -9,6 +9,7 @@
 #include "agent/base/journal.h"
 #include "agent/pages/lease.h"
 #include "agent/pages/object_records.h"
+#include "agent/pages/reservation.h"
 #include "agent/pages/trust.h"
 #include "shm/doorbell.h"
 
@@ -31,8 +32,8 @@ struct waiter {
 	uint32_t slot;
 	uint32_t word; /* state word of the slot; it contains the serial number of this request */
 	struct lease_want want;
-	bool restores; /* LEASE_RESTORE: the pages are for the spilled block `tag` */
-	uint64_t tag;
+	uint32_t kind; /* enum lease_request_kind: one that provides pages */
+	uint64_t tag;  /* LEASE_RESTORE: the pages are for this spilled block */
 	bool claims;   /* has claimed pages that are being spilled or cleared */
 	bool at_limit; /* waits because of a limit of its tenant or session, not for pages of the pool */
 	uint64_t deadline_ms;
@@ -211,6 +212,12 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 		(trust_coming(pool) && error == -ENOSPC);
 }
 
+/* Return true if a later attempt may succeed. */
+static bool may_wait(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT;
+}
+
 /* Grant a request. Pages that other requests have claimed are not available to it. */
 static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
 {
@@ -222,17 +229,25 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	waiter->claims = false;
 	waiter->want.slot = waiter->slot;
 	waiter->want.word = waiter->word;
-	error = lease_grant(session, &waiter->want, granted);
-	if (error && leaving(session, waiter, error)) {
+	if (waiter->kind == LEASE_TAKE_OVER)
+		return reservation_take(session, &waiter->want, granted);
+	error = waiter->kind == LEASE_RESERVE ? reservation_make(session, &waiter->want, granted)
+					      : lease_grant(session, &waiter->want, granted);
+	if (may_wait(error) && leaving(session, waiter, error)) {
 		waiter->claims = true;
 		pool->claimed_pages += waiter->want.need;
 	}
 	return error;
 }
 
-static void grant_undo(struct session *session, const struct lease_grant *granted)
+static void grant_undo(struct session *session, const struct waiter *waiter, const struct lease_grant *granted)
 {
-	lease_grant_undo(session, granted);
+	if (waiter->kind == LEASE_TAKE_OVER)
+		reservation_untake(session);
+	else if (waiter->kind == LEASE_RESERVE)
+		reservation_unmake(session, &waiter->want, granted);
+	else
+		lease_grant_undo(session, granted);
 	journal_end(&session->pool->ledger);
 }
 
@@ -246,7 +261,7 @@ static void restore(struct session *session, const struct waiter *waiter, const 
 	int error = session->pool->saver->restore(session, &waiter->want, waiter->tag, granted);
 
 	if (error) {
-		grant_undo(session, granted);
+		grant_undo(session, waiter, granted);
 		refuse(session, waiter, error);
 	} else {
 		flight_note(session->pool, note, 0);
@@ -256,8 +271,8 @@ static void restore(struct session *session, const struct waiter *waiter, const 
 /* Return the usage of the requested pages, as claimed by the worker. */
 static uint32_t usage_of(const struct waiter *waiter)
 {
-	return waiter->restores ? (uint32_t)waiter->tag & BLOCK_TYPE_MASK
-				: (waiter->want.flags & LEASE_USAGE_MASK) >> LEASE_USAGE_SHIFT;
+	return waiter->kind == LEASE_RESTORE ? (uint32_t)waiter->tag & BLOCK_TYPE_MASK
+					     : (waiter->want.flags & LEASE_USAGE_MASK) >> LEASE_USAGE_SHIFT;
 }
 
 /* Try to serve a request. Return true if it is finished, with or without pages, or if the saver will finish it. */
@@ -269,15 +284,17 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	int error = 0;
 
 	/* Check this before each attempt, so that no other session loses pages for a block that cannot be restored. */
-	if (waiter->restores)
+	if (waiter->kind == LEASE_RESTORE)
 		error = session->pool->saver->restorable(session, waiter->tag, waiter->want.need);
-	if (error) {
+	if (!error) {
+		error = grant(session, waiter, &granted);
+		waiter->at_limit = error == -EDQUOT;
+	}
+	if (error && error != -EPERM && !may_wait(error)) {
 		refuse(session, waiter, error);
 		return true;
 	}
-	error = grant(session, waiter, &granted);
-	waiter->at_limit = error == -EDQUOT;
-	if (error && (!last_try || waiter->claims) && error != -EPERM)
+	if (may_wait(error) && (!last_try || waiter->claims))
 		return false;
 	if (error) {
 		session->refusals++;
@@ -302,7 +319,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	/* Record the time before the answer, after which the worker continues. */
 	flight_stamp(&note, waiter->started_ns);
 	note_refill(session, waiter->started_ns);
-	if (waiter->restores) {
+	if (waiter->kind == LEASE_RESTORE) {
 		restore(session, waiter, &granted, &note);
 		return true;
 	}
@@ -312,10 +329,12 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	slot->extra_granted = granted.extra_count;
 	crash_point();
 	if (requests_answer(session, waiter->slot, waiter->word)) {
+		if (waiter->kind == LEASE_TAKE_OVER)
+			reservation_taken(session->pool);
 		journal_end(&session->pool->ledger);
 		flight_note(session->pool, &note, 0);
 	} else {
-		grant_undo(session, &granted);
+		grant_undo(session, waiter, &granted);
 		requests_give_back(session, waiter->slot);
 	}
 	return true;
@@ -429,13 +448,29 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
+static void release(struct session *session, const struct waiter *asked)
+{
+	struct lease_request *slot = &session->segment.requests[asked->slot];
+	uint32_t pages;
+
+	slot->error = reservation_release(session, asked->tag, &pages);
+	slot->first_page = pages;
+	if (!requests_answer(session, asked->slot, asked->word))
+		requests_give_back(session, asked->slot);
+}
+
+static bool provides_pages(uint32_t kind)
+{
+	return kind == LEASE_TAKE || kind == LEASE_RESTORE || kind == LEASE_RESERVE || kind == LEASE_TAKE_OVER;
+}
+
 /* Serve a request. Return 0, or -EPROTO if the slot is malformed. */
 static int request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	struct pool *pool = session->pool;
 	struct waiter asked = {.session = session, .slot = slot_index, .started_ns = clock_ns()}, *waiter;
-	uint32_t kind, timeout_ms;
+	uint32_t kind, extra, timeout_ms;
 
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
 	/* The mover is executing it. */
@@ -448,13 +483,16 @@ static int request_serve(struct session *session, uint32_t slot_index)
 	/* Read each field once, because the worker may change it at any time. */
 	kind = *(volatile uint32_t *)&slot->kind;
 	asked.want.need = *(volatile uint32_t *)&slot->need;
-	asked.want.extra = *(volatile uint32_t *)&slot->extra;
+	extra = *(volatile uint32_t *)&slot->extra;
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	asked.tag = *(volatile uint64_t *)&slot->tag;
-	asked.restores = kind == LEASE_RESTORE;
-	if (asked.restores)
-		asked.want.extra = 0;
+	asked.kind = kind;
+	if (kind == LEASE_TAKE)
+		asked.want.extra = extra;
+	else if (kind == LEASE_RESERVE)
+		asked.want.duration_ms = extra;
+	asked.want.reservation = asked.tag;
 	if (kind == LEASE_QUERY || kind == LEASE_RESTORE_INTO || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
 		pool->saver->request(session, slot_index,
 			&(struct lease_request){.state = asked.word,
@@ -464,7 +502,11 @@ static int request_serve(struct session *session, uint32_t slot_index)
 				.tag = asked.tag});
 		return 0;
 	}
-	if ((kind != LEASE_TAKE && kind != LEASE_RESTORE) || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
+	if (kind == LEASE_UNRESERVE) {
+		release(session, &asked);
+		return 0;
+	}
+	if (!provides_pages(kind) || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		refuse(session, &asked, -EINVAL);
 		return -EPROTO;
 	}

@@ -17,6 +17,7 @@
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 #include <string.h>
@@ -281,11 +282,21 @@ static int refusal_read(
 	return shortage_fail(request->error, &cache->shortage);
 }
 
+static int reservation_fail(int error, uint64_t reservation, uint32_t need)
+{
+	if (error == -EPERM)
+		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
+	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left", reservation,
+		need);
+}
+
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request,
 	uint32_t need, uint32_t *first)
 {
 	uint32_t total;
 
+	if (request->kind == LEASE_TAKE_OVER && (request->error == -ENOENT || request->error == -EPERM))
+		return reservation_fail(request->error, request->tag, need);
 	switch (request->error) {
 	case 0: extra_put(pool, request->extra_first, request->extra_granted); break;
 	case -ENOSPC:
@@ -316,9 +327,10 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	request = &pool->session.requests[slot];
 	word = lease_state_to(
 		atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
-	request->kind = LEASE_TAKE;
+	request->kind = cache->reservation ? LEASE_TAKE_OVER : LEASE_TAKE;
 	request->need = need;
-	request->extra = refill_extra(pool, cache, need);
+	request->extra = cache->reservation ? 0 : refill_extra(pool, cache, need);
+	request->tag = cache->reservation;
 	request->flags = flags;
 	request->timeout_ms = timeout_ms < 0 ? UINT32_MAX : (uint32_t)timeout_ms;
 	request->error = 0;
@@ -371,7 +383,7 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 		atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = ask->kind;
 	request->need = ask->need;
-	request->extra = 0;
+	request->extra = ask->extra;
 	request->flags = ask->flags;
 	request->timeout_ms = ask->timeout_ms;
 	request->error = 0;
@@ -391,14 +403,17 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
 }
 
-/* Read the answer to LEASE_RESTORE, which is a chain of runs or a refusal. */
-static int restored_read(struct gpool *pool, const struct lease_request *request, struct lease_request *ask)
+/* Read the answer to LEASE_RESTORE, which is a chain of runs, or to LEASE_RESERVE, or a refusal. */
+static int provided_read(struct gpool *pool, const struct lease_request *request, struct lease_request *ask)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
 
 	ask->first_page = request->first_page;
 	switch (request->error) {
-	case 0: return chain_walk(pool, ask->first_page, request->need, false) == request->need ? 0 : -EPIPE;
+	case 0:
+		if (request->kind == LEASE_RESERVE)
+			return 0;
+		return chain_walk(pool, ask->first_page, request->need, false) == request->need ? 0 : -EPIPE;
 	case -ENOSPC:
 	case -EDQUOT:
 	case -EPERM: return cache ? refusal_read(pool, cache, request, request->need) : request->error;
@@ -409,13 +424,15 @@ static int restored_read(struct gpool *pool, const struct lease_request *request
 int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask)
 {
 	struct lease_request *request = &pool->session.requests[ticket->slot];
-	bool restores = request->kind == LEASE_RESTORE;
-	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, restores) : request_look(pool, ticket);
+	bool provides = request->kind == LEASE_RESTORE || request->kind == LEASE_RESERVE;
+	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, provides) : request_look(pool, ticket);
 
 	if (error == -EAGAIN)
 		return error;
 	if (!error) {
-		error = restores ? restored_read(pool, request, ask) : request->error;
+		error = provides ? provided_read(pool, request, ask) : request->error;
+		if (request->kind == LEASE_UNRESERVE)
+			ask->first_page = request->first_page;
 		atomic_store_explicit(&request->state, lease_state_to(ticket->word, LEASE_IDLE), memory_order_release);
 	}
 	slot_release(pool, ticket->slot);

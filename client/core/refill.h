@@ -8,18 +8,20 @@
 
 /*
  * refill_take() - get `need` pages; the agent may grant more, which become idle. flags: LEASE_*. *first: the first page
- * of a chain of runs with `need` pages; the entry of each run has its length and the next run. Return: 0, -ENOSPC,
- * -EDQUOT, -EPERM (the agent refuses; the cause is stored in the thread's `shortage`), -EPIPE (no agent), -EINTR
+ * of a chain of runs with `need` pages; the entry of each run has its length and the next run. If the thread uses a
+ * reservation, the pages are taken over from it. Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the cause is
+ * stored in the thread's `shortage`), -ENOENT (the reservation has too few pages), -EPIPE (no agent), -EINTR
  * (gpool_wait_check()).
  */
 int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
 	uint32_t *first);
 
 /*
- * lease_ask() - send a request about one block (LEASE_RESTORE and later), and wait as long as the agent exists. The
- * fields kind, need, flags, timeout_ms, first_page and tag are sent; LEASE_RESTORE returns first_page as refill_take()
- * does. Return: 0, the agent's error, -EINTR (gpool_wait_check(), during the wait for a slot or for LEASE_RESTORE), or
- * -EPIPE: the agent has ended, and may have started the work.
+ * lease_ask() - send a request about one block or reservation (LEASE_RESTORE and later), and wait as long as the agent
+ * exists. The fields kind, need, extra, flags, timeout_ms, first_page and tag are sent, and first_page is received;
+ * LEASE_RESTORE returns it as refill_take() does. Return: 0, the agent's error, -EINTR (gpool_wait_check(), during the
+ * wait for a slot, for LEASE_RESTORE or for LEASE_RESERVE), or -EPIPE: the agent has ended, and may have started the
+ * work.
  */
 int lease_ask(struct gpool *pool, struct lease_request *ask);
 

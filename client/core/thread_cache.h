@@ -39,6 +39,7 @@ struct thread_cache {
 	uint32_t take_hint; /* word of free_bits at which the last search stopped */
 	uint32_t batch;     /* pages to request from the agent at a time */
 	uint64_t last_refill_ns;
+	uint64_t reservation;                    /* pages are requested from this reservation; 0: none */
 	struct gpool_oom_info shortage;          /* without size and holders */
 	struct gpool_oom_object shortage_object; /* pages 0: none */
 	struct thread_cache *next, **link;       /* in the list pool->caches */

@@ -458,6 +458,71 @@ GPOOL_API int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64
  */
 GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block);
 
+/* ---- reservations ---- */
+
+/*
+ * A reservation consists of pages that one session leases for the sessions of its tenant. For example, the scheduler of
+ * an engine reserves pages before it admits a request, and the engine's workers take exactly these pages over. No other
+ * request gets the pages in between. Pages that are not taken over become free when the reservation ends: by
+ * gpool_reservation_release(), at its deadline, or when the session that created it ends. A reservation continues when
+ * the agent is restarted.
+ *
+ * Until they are taken over, the pages count as leased by the session that created the reservation, then by the session
+ * that takes them over. They count against the limit of the tenant once.
+ */
+
+/*
+ * gpool_reservation_create() - reserve pages for sessions of the same tenant.
+ *
+ * @page_count:  number of pages
+ * @timeout_ms:  longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days)
+ * @duration_ms: time after which the reservation ends; 0: no limit
+ * @reservation: receives the number of the reservation, which is not 0 and can be sent to other processes
+ *
+ * The agent provides the pages as for gpool_alloc(), also by eviction. The pages need not be adjacent.
+ *
+ * Return: 0, or
+ *   -EINVAL      page_count is 0 or above the pool's, timeout_ms below -1
+ *   -ENOSPC, -EDQUOT  as gpool_alloc(); gpool_oom_info() returns the details
+ *   -EUSERS      the pool has 255 reservations
+ *   -EOPNOTSUPP  the pool's driver handles have several pages (gpool_range_info, handle_pages)
+ *   -EPERM       the session is an observer or admin
+ *   -EPIPE, -EINTR, -ENOMEM, -ECHILD  as gpool_alloc()
+ *
+ * Threads: any. Cost: one request to the agent; no driver call.
+ */
+GPOOL_API int gpool_reservation_create(
+	struct gpool *pool, uint32_t page_count, int timeout_ms, uint32_t duration_ms, uint64_t *reservation);
+
+/*
+ * gpool_reservation_use() - from now on, take pages of a reservation in the calls of this thread.
+ *
+ * @reservation: its number; 0: end this, so that calls request pages of the pool again
+ *
+ * Calls that need pages, such as gpool_alloc() and gpool_range_commit(), first use idle pages of this session. They
+ * take the others over from the reservation, and never from elsewhere. The agent cannot refuse pages that are left in
+ * the reservation, unless the quota of this session is reached (-EDQUOT). The number is checked when a call needs
+ * pages. Such a call then also returns, without waiting:
+ *   -ENOENT  the reservation has ended or has fewer pages left than the call needs, or, with GPOOL_ALLOC_CONTIGUOUS, no
+ *            adjacent ones
+ *   -EPERM   it was created by a session of another tenant
+ *
+ * Return: 0, -ENOMEM (no host memory for the thread's first call), -ECHILD. Threads: any; each thread and pool has its
+ * own setting. Cost: none; a call that takes pages over makes one request to the agent.
+ */
+GPOOL_API int gpool_reservation_use(struct gpool *pool, uint64_t reservation);
+
+/*
+ * gpool_reservation_release() - end a reservation; any session of the tenant may do this.
+ *
+ * Pages that were taken over are not affected.
+ *
+ * Return: the number of freed pages (0 also if the reservation has already ended), or -EPERM (of another tenant; the
+ * session is an observer or admin), -EPIPE, -EINTR, -ECHILD as gpool_alloc(). Threads: any. Cost: one request to the
+ * agent; no driver call.
+ */
+GPOOL_API int gpool_reservation_release(struct gpool *pool, uint64_t reservation);
+
 #ifdef __cplusplus
 }
 #endif

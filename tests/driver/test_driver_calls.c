@@ -103,7 +103,7 @@ static void test_blocks(void **state)
 	struct gpool_block block, moved, single[6];
 	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool_oom_object object = {.size = sizeof(object)};
-	uint64_t address, entry;
+	uint64_t address, entry, reservation = 0;
 
 	(void)state;
 	worker_open(steady);
@@ -122,6 +122,11 @@ static void test_blocks(void **state)
 	CALLS(gpool_release_unused(worker), "steady", "");
 	NEVER(gpool_oom_info(worker, &shortage));
 	NEVER(gpool_oom_object(worker, &object));
+
+	NEVER(gpool_reservation_create(worker, 1, 0, 0, &reservation));
+	NEVER(gpool_reservation_use(worker, reservation));
+	NEVER(gpool_reservation_release(worker, reservation));
+	assert_int_equal(gpool_reservation_use(worker, 0), 0);
 
 	CALLS(gpool_prepare(worker, 2, NULL, &block), "steady", "");
 	CALLS(gpool_commit(worker, &block, &entry), "steady", "");

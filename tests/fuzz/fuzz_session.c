@@ -287,6 +287,23 @@ static void region_lie(struct region_table *table, const uint8_t *data)
 	entry->address = data[5] == 255 ? UINT64_MAX & ~UINT64_C(4095) : (uint64_t)data[5] << 12;
 }
 
+/* Send a request about a reservation: any session of the tenant may release it. */
+static void reservation_ask(struct session *hostile, struct session *second, const uint8_t *data)
+{
+	uint32_t kind = LEASE_RESERVE + data[1] % 3, at = data[1] >> 2;
+	struct session *session = kind == LEASE_UNRESERVE && data[3] & 1 ? second : hostile;
+	struct lease_request *slot = &session->segment.requests[at];
+
+	*slot = (struct lease_request){.kind = kind,
+		.need = data[2] % 64,
+		.extra = data[3] & 1,
+		.flags = data[2] & 64 ? LEASE_CONTIGUOUS : 0,
+		.tag = (uint64_t)hostile->id << RESERVATION_SESSION_SHIFT | (data[3] >> 1 & 3)};
+	slot->state = LEASE_REQUESTED;
+	session->segment.header->requests_pending |= UINT64_C(1) << at;
+	requests_doorbell(session);
+}
+
 /* Execute one step of the input. Return the number of bytes used. */
 static size_t step(struct session *hostile, struct session *second, const uint8_t *data, size_t size)
 {
@@ -348,6 +365,12 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 			mover_comes_or_goes(data[0] & 15);
 			return 1;
 		}
+		if (data[0] & 8) {
+			if (size < 4)
+				return size;
+			reservation_ask(hostile, second, data);
+			return 4;
+		}
 		hostile->last_refill_ms = 0;
 		housekeeping(pool);
 		return 1;
@@ -395,6 +418,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		keeper_reads();
 	}
 	finish(hostile);
+	for (uint32_t i = 0; i < POOL_RESERVATIONS; i++)
+		require(pool->ledger.header->reservations[i].id == 0, "a reservation without its maker");
 	books_hold(second, NULL);
 	/*
 	 * Pages of running jobs are freed with the mover's result, or after the grace period following the mover's

@@ -377,6 +377,67 @@ static void test_refusal(void **state)
 	play(&(struct scenario){all_pinned, ask_in_vain});
 }
 
+/* ---- reservations ---- */
+
+static uint64_t reserve(struct worker *worker, uint32_t pages, uint32_t duration_ms)
+{
+	uint64_t reservation = 0;
+
+	assert_int_equal(gpool_reservation_create(worker->pool, pages, ANSWER_MS, duration_ms, &reservation), 0);
+	return reservation;
+}
+
+/* Take over most pages of a scattered reservation, and release the others. */
+static void reserve_and_take_over(void)
+{
+	uint64_t reservation = reserve(&first, 20, 0);
+
+	assert_int_equal(gpool_reservation_use(second.pool, reservation), 0);
+	take(&second, 5, 0);
+	take(&second, 1, 0);
+	take(&second, 9, 0);
+	assert_int_equal(gpool_reservation_use(second.pool, 0), 0);
+	assert_in_range(gpool_reservation_release(second.pool, reservation), 0, 5);
+	reservation = reserve(&first, 2, 0);
+	assert_int_equal(gpool_reservation_use(second.pool, reservation), 0);
+	take(&second, 2, 0);
+	assert_int_equal(gpool_reservation_use(second.pool, 0), 0);
+	assert_int_equal(gpool_reservation_release(second.pool, reservation), 0);
+}
+
+static void test_reservation(void **state)
+{
+	(void)state;
+	play(&(struct scenario){holes, reserve_and_take_over});
+}
+
+static void two_workers(void)
+{
+	worker_open(&first, "first");
+	worker_open(&second, "second");
+}
+
+/* End one reservation by its deadline, and another by the detach of its maker. */
+static void reservations_end(void)
+{
+	uint64_t reservation;
+
+	reserve(&first, 6, 1);
+	reservation = reserve(&second, 6, 0);
+	assert_int_equal(gpool_reservation_use(first.pool, reservation), 0);
+	take(&first, 6, 0);
+	assert_int_equal(gpool_reservation_use(first.pool, 0), 0);
+	reserve(&second, 6, 0);
+	worker_close(&second);
+	AWAIT(tenant("default")->leased_pages <= first.blocks[0].page_count + 2 * 4); /* and initial pages */
+}
+
+static void test_end_of_reservations(void **state)
+{
+	(void)state;
+	play(&(struct scenario){two_workers, reservations_end});
+}
+
 /* ---- spilled blocks ---- */
 
 static void may_be_spilled(void)
@@ -908,6 +969,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_operators_eviction),
 		cmocka_unit_test(test_freed_behind_fences_and_offered),
 		cmocka_unit_test(test_refusal),
+		cmocka_unit_test(test_reservation),
+		cmocka_unit_test(test_end_of_reservations),
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
 		cmocka_unit_test(test_withdrawn_restore),

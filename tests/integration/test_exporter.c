@@ -102,6 +102,7 @@ static void test_values_are_poolctls(void **state)
 		{"offered_pages", "gpool_pool_offered_bytes"},
 		{"idle_pages", "gpool_pool_idle_bytes"},
 		{"largest_free_run", "gpool_pool_largest_free_run_bytes"},
+		{"reservation_pages", "gpool_pool_reservation_bytes"},
 	};
 	static const struct figure counts[] = {
 		{"pool_utilization", "gpool_pool_utilization_ratio"},
@@ -119,6 +120,7 @@ static void test_values_are_poolctls(void **state)
 	cJSON *document, *pool;
 	double page_bytes;
 	uint32_t taken;
+	uint64_t reservation;
 
 	(void)state;
 	start(quiet);
@@ -128,6 +130,7 @@ static void test_values_are_poolctls(void **state)
 	alloc_unpinned(worker, blocks, 8);
 	assert_int_equal(try_evict(admin, "", 2, &taken), 0);
 	assert_int_equal(gpool_alloc(worker, PAGES - 1, NULL, &blocks[0]), -ENOSPC);
+	assert_int_equal(gpool_reservation_create(worker, 4, 0, 0, &reservation), 0);
 	exporter_begin();
 	pool = poolctl_status(&document);
 	page_bytes = cJSON_GetObjectItem(pool, "page_bytes")->valuedouble;
@@ -137,9 +140,10 @@ static void test_values_are_poolctls(void **state)
 		compare(pool, counts[i].member, counts[i].name, 1);
 	assert_true(metric("gpool_evicted_pages_total") >= 2);
 	assert_true(metric("gpool_pool_pinned_bytes") >= 3 * page_bytes);
-	assert_float_equal(metric("gpool_pool_needed_bytes"), 3 * page_bytes, 0);
+	assert_float_equal(metric("gpool_pool_reservation_bytes"), 4 * page_bytes, 0);
+	assert_float_equal(metric("gpool_pool_needed_bytes"), (3 + 4) * page_bytes, 0);
 	assert_float_equal(metric("gpool_pool_offered_bytes"), metric("gpool_pool_used_bytes") - 3 * page_bytes, 0);
-	assert_float_equal(of_tenant("gpool_tenant_needed_bytes"), 3 * page_bytes, 0);
+	assert_float_equal(of_tenant("gpool_tenant_needed_bytes"), (3 + 4) * page_bytes, 0);
 	assert_float_equal(of_tenant("gpool_tenant_offered_bytes"), metric("gpool_pool_offered_bytes"), 0);
 	assert_float_equal(of_tenant("gpool_tenant_idle_bytes"), metric("gpool_pool_idle_bytes"), 0);
 	assert_float_equal(

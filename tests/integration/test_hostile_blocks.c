@@ -2,7 +2,7 @@
  * test_hostile_blocks.c - impossible blocks that a worker writes into its own segment.
  *
  * Goal: if the extents of a scattered block overlap, no page is lent twice, whether the block is evicted, spilled or
- * used as the target of a restore.
+ * used as the target of a restore. The same holds for a worker that uses the pages of its reservation.
  *
  * Method: a real gpoold, and a worker that changes the entries of its blocks. Afterwards the invariants hold, and
  * another worker allocates the whole pool and gets each page once.
@@ -15,6 +15,8 @@
 
 enum { PART = 8 };
 
+static const char *const bare[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 static const char *const spilling[] = {"--pool", POOL ",spill_memory=16MiB", QUIET, NULL};
 
 static struct gpool_block block_of_a_part(struct gpool *pool, uint32_t flags)
@@ -140,12 +142,74 @@ static void test_restored_into(void **state)
 
 #define TEST(test) cmocka_unit_test_teardown(test, stop)
 
+/* Set the free bits of the pages of a reservation, which the library does not know, and use them. */
+static void test_reserved_pages_are_used(void **state)
+{
+	struct gpool_block block;
+	struct gpool *liar, *pool;
+	uint64_t reservation;
+	uint32_t found = 0, left = PART - 1;
+
+	(void)state;
+	start(bare);
+	liar = open_worker();
+	pool = open_worker();
+	assert_int_equal(gpool_reservation_create(liar, PART, 0, 0, &reservation), 0);
+	for (uint32_t page = 0; page < PAGES; page++) {
+		uint64_t word = atomic_load(&liar->pages[page]);
+		_Atomic uint64_t *bits = &liar->session.free_bits[page / 64];
+
+		if (page_word_owner(word) != liar->id || atomic_load(bits) >> (page % 64) & 1)
+			continue;
+		atomic_store(&liar->session.blocks[page].page_count, 1);
+		atomic_store(&liar->session.blocks[page].tag, block_tag_make(1000 + page, 0));
+		if (found++ % 2)
+			atomic_fetch_or(bits, UINT64_C(1) << (page % 64));
+	}
+	assert_int_equal(found, PART);
+	/* The agent takes these pages as if they were idle or evictable; then the reservation has fewer. */
+	assert_in_range(harness_evict(&harness, gpool_session(liar), 2), 1, PART);
+	assert_int_equal(gpool_reservation_use(pool, reservation), 0);
+	assert_int_equal(gpool_alloc(pool, PART, NULL, &block), -ENOENT);
+	while (left && gpool_alloc(pool, left, NULL, &block))
+		left--;
+	gpool_close(pool);
+	each_page_once(liar);
+}
+
+static void test_requests_about_reservations(void **state)
+{
+	struct gpool *liar;
+	uint64_t own, reservation;
+
+	(void)state;
+	start(quiet);
+	liar = open_worker();
+	own = (uint64_t)liar->id << RESERVATION_SESSION_SHIFT;
+	assert_int_equal(gpool_reservation_create(liar, PART, 0, 0, &reservation), 0);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, 1, reservation), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, 1, 0), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, 1, (UINT64_C(1) << RESERVATION_SESSION_SHIFT) + own), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, 0, own + 1), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, PAGES + 1, own + 1), -EINVAL);
+	assert_int_equal(request(liar, LEASE_TAKE_OVER, 0, 1, 0), -ENOENT);
+	assert_int_equal(request(liar, LEASE_TAKE_OVER, 0, 1, own), -ENOENT);
+	assert_int_equal(request(liar, LEASE_TAKE_OVER, 0, PART + 1, reservation), -ENOENT);
+	assert_int_equal(request(liar, LEASE_TAKE_OVER, 0, UINT32_MAX, reservation), -EINVAL);
+	assert_int_equal(request(liar, LEASE_UNRESERVE, 0, 0, 0), 0);
+	assert_int_equal(request(liar, LEASE_RESERVE, 0, 1, own), 0);
+	assert_int_equal(request(liar, LEASE_TAKE_OVER, 0, PART, reservation), 0);
+	each_page_once(liar);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		TEST(test_evicted),
 		TEST(test_spilled),
 		TEST(test_restored_into),
+		TEST(test_reserved_pages_are_used),
+		TEST(test_requests_about_reservations),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

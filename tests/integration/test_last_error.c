@@ -78,7 +78,7 @@ static void test_blocks(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block, all, wrong;
-	uint64_t address;
+	uint64_t address, reservation;
 
 	(void)state;
 	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL,
@@ -101,6 +101,13 @@ static void test_blocks(void **state)
 	options.timeout_ms = 0;
 	options.stream = 77;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "stream 77 is not open");
+	SAYS(gpool_reservation_create(pool, 513, 0, 0, &reservation), -EINVAL,
+		"page_count is 513; it must be 1 to 512, the pages of the pool");
+	SAYS(gpool_reservation_create(pool, 1, -5, 0, &reservation), -EINVAL, "timeout_ms is -5; the minimum is -1");
+	assert_int_equal(gpool_reservation_use(pool, 0x77), 0);
+	SAYS(gpool_alloc(pool, 500, NULL, &all), -ENOENT,
+		"reservation 0x77 has ended, or has fewer than 500 pages left");
+	assert_int_equal(gpool_reservation_use(pool, 0), 0);
 	assert_int_equal(gpool_alloc(pool, 500, NULL, &all), 0);
 	SAYS(gpool_alloc(pool, 20, NULL, &block), -ENOSPC, "20 needed, 12 free, 500 pinned, 500 of them by session ");
 	assert_int_equal(gpool_free(pool, &all), 0);
@@ -820,6 +827,7 @@ static void test_observers(void **state)
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM,
 		"not permitted in a session that was opened with GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_reservation_release(observer, 1), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_trim_to(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");

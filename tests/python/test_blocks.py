@@ -427,5 +427,28 @@ class Blocks(AgentTest):
         waits.join()
 
 
+class Reservations(AgentTest):
+    arguments = ["--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"]
+
+    def test_reserved_pages_are_taken_over(self) -> None:
+        other = self.agent.pool()
+        self.addCleanup(other.close)
+        number = self.pool.create_reservation(60)
+        elastic = other.reserve_range(64)
+        with self.assertRaises(gpool.NoRoom):
+            elastic.commit(0, 40)
+        with other.use_reservation(number):
+            elastic.commit(0, 40)
+        with self.assertRaises(gpool.NotFound), other.use_reservation(number):
+            elastic.commit(40, 21)
+        self.assertEqual(other.release_reservation(number), 20)
+        self.assertEqual(self.pool.release_reservation(number), 0)
+        elastic.commit(40, 20)
+        with self.assertRaises(gpool.NoRoom) as caught:
+            self.pool.create_reservation(9)
+        self.assertEqual(caught.exception.oom_info.needed, 9)
+        self.assertEqual(self.pool.create_reservation(4, timeout_ms=600000, duration_ms=1) >> 48, self.pool.session)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -78,6 +78,9 @@ static void test_steps_of_page_words(void **state)
 		{STEP_TAKE_BACK, PAGE_FREE, PAGE_FREE, 0, 0, 1, false}, /* freed twice */
 		{STEP_TAKE_BACK, PAGE_RESERVED, PAGE_FREE, 0, 0, 1, false},
 		{STEP_TAKE_BACK, PAGE_LEASED, PAGE_FREE, 7, 7, 1, false}, /* free, and owned */
+		{STEP_PASS, PAGE_LEASED, PAGE_LEASED, 7, 8, 1, true},
+		{STEP_PASS, PAGE_LEASED, PAGE_LEASED, 7, 8, 0, false},   /* the old generation */
+		{STEP_PASS, PAGE_EVICTING, PAGE_LEASED, 7, 8, 1, false}, /* it may be taken */
 	};
 
 	(void)state;

@@ -47,7 +47,7 @@ static void clients_table(const struct command *command, const struct clients_vi
 	table_destroy(table);
 }
 
-static void client_json(cJSON *to, const struct msg_client_entry *client)
+static void client_json(cJSON *to, const struct msg_client_entry *client, bool offline)
 {
 	json_text(to, "pool", client->pool);
 	json_number(to, "session", client->session);
@@ -77,6 +77,10 @@ static void client_json(cJSON *to, const struct msg_client_entry *client)
 	NUMBER(reclaimed_pages);
 	NUMBER(damage);
 	NUMBER(spilled_pages);
+	if (offline) /* only the agent knows it */
+		json_null(to, "reservation_pages");
+	else
+		NUMBER(reservation_pages);
 #undef NUMBER
 }
 
@@ -87,7 +91,7 @@ static void clients_json(const struct command *command, const struct clients_vie
 	json_bool(document, "offline", command->offline);
 	list = json_array(document, "clients");
 	for (uint32_t i = 0; i < view->count; i++)
-		client_json(json_item(list), &view->clients[i]);
+		client_json(json_item(list), &view->clients[i], command->offline);
 	json_print(command, document, false);
 }
 

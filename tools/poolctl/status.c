@@ -95,6 +95,8 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		" blocks; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
 		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
 		pool->leaked_pins);
+	if (pool->reservation_pages)
+		print(command, "  pages in reservations %" PRIu32 "\n", pool->reservation_pages);
 	spill_print(command, pool);
 	mover_print(command, pool);
 	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended pins %s", pool->allocations, pool->pins,
@@ -128,7 +130,8 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 
 /* Values that only the agent knows. */
 static const char *const spill_names[] = {"spill_memory_bytes", "spill_memory_limit", "spill_file_bytes",
-	"spill_file_limit", "spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why"};
+	"spill_file_limit", "spill_lost_blocks", "mover_pid", "cleaning_pages", "reservation_pages", "mover_gone_ms",
+	"mover_why"};
 
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
@@ -190,6 +193,7 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spill_lost_blocks);
 	NUMBER(mover_pid);
 	NUMBER(cleaning_pages);
+	NUMBER(reservation_pages);
 	NUMBER(mover_gone_ms);
 #undef NUMBER
 	json_text(to, "mover_why", pool->mover_why);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import errno
@@ -208,6 +209,56 @@ class Pool(_native.Pool, Closing):
     def scope(self, usage: Usage = Usage.KV_CACHE, *, free: bool = False) -> Scope:
         """Begin a scope, whose blocks are unpinned together at its end. free: free them instead. Cost: none."""
         return Scope(self, usage, free)
+
+    def create_reservation(self, page_count: int, *, timeout_ms: int = 0, duration_ms: int = 0) -> int:
+        """Reserve pages for processes of the same tenant, and return the number of the reservation.
+
+        Pages that no process takes over (use_reservation()) become free when the reservation ends: by
+        release_reservation(), after duration_ms (0: no limit), or with this session. timeout_ms: as in alloc().
+        Raises as alloc(); Error with EUSERS (255 reservations), EOPNOTSUPP (handles with several pages).
+        Cost: one request to the agent.
+        """
+        number = ctypes.c_uint64()
+        with self.handle as pool:
+            create, out = library().gpool_reservation_create, ctypes.byref(number)
+            undo = lambda: library().gpool_reservation_release(pool, number)  # noqa: E731
+            result = waiting(timeout_ms, create, pool, page_count, timeout_ms, duration_ms, out, undo=undo)
+            self.check_room(pool, result, f"reserve {page_count} pages")
+        return number.value
+
+    @contextlib.contextmanager
+    def use_reservation(self, reservation: int) -> Iterator[None]:
+        """Take pages of a reservation over in the calls of this thread, until the end of the `with` statement.
+
+            with pool.use_reservation(number):
+                kv.commit(first, count)
+
+        Calls that need pages first use idle pages of this session, and take the others from the reservation only. They
+        also raise NotFound if it has ended or has too few pages left, and Error with EPERM if it belongs to another
+        tenant. The statements cannot be nested.
+        Cost: none; a call that takes pages over makes one request to the agent.
+        """
+        self._use_reservation(reservation)
+        try:
+            yield
+        finally:
+            if not self.closed:
+                self._use_reservation(0)
+
+    def _use_reservation(self, reservation: int) -> None:
+        with self.handle as pool:
+            check(library().gpool_reservation_use(pool, reservation), f"use reservation {reservation:#x}")
+
+    def release_reservation(self, reservation: int) -> int:
+        """End a reservation, and return the number of freed pages; 0 also if it has already ended.
+
+        Raises Error with EPERM: it belongs to another tenant; AgentGone.
+        Cost: one request to the agent.
+        """
+        with self.handle as pool:
+            return check(
+                library().gpool_reservation_release(pool, reservation), f"release reservation {reservation:#x}"
+            )
 
     def check_room(self, pool: int, result: int, what: str) -> None:
         """Raise the exception for a negative `result`; NoRoom has its `oom_info`. Must run in the thread of the failed

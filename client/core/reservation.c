@@ -1,0 +1,88 @@
+/* reservation.c - reservations of pages for sessions of the same tenant; see agent/pages/reservation.h. */
+#include "client/core/last_error.h"
+#include "client/core/refill.h"
+
+#include <inttypes.h>
+
+/* Return a number that this session has not used, and, as it grows with the time since boot, none before it. */
+static uint64_t number_next(const struct gpool *pool)
+{
+	const uint64_t mask = (UINT64_C(1) << RESERVATION_SESSION_SHIFT) - 1;
+	static _Atomic uint64_t last;
+	uint64_t before = atomic_load_explicit(&last, memory_order_relaxed), next;
+
+	do {
+		next = monotonic_ns() / 1000;
+		if (next <= before)
+			next = before + 1;
+	} while (!atomic_compare_exchange_weak_explicit(
+		&last, &before, next, memory_order_relaxed, memory_order_relaxed));
+	return (uint64_t)pool->id << RESERVATION_SESSION_SHIFT | (next & mask);
+}
+
+int gpool_reservation_create(
+	struct gpool *pool, uint32_t page_count, int timeout_ms, uint32_t duration_ms, uint64_t *reservation)
+{
+	struct thread_cache *cache;
+	struct lease_request ask = {
+		.kind = LEASE_RESERVE,
+		.need = page_count,
+		.extra = duration_ms,
+		.flags = LEASE_SCATTERED,
+		.timeout_ms = timeout_ms < 0 ? UINT32_MAX : (uint32_t)timeout_ms,
+	};
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->session_kind)
+		return fail_kind(pool);
+	if (page_count == 0 || page_count > pool->page_count)
+		return fail(-EINVAL, "page_count is %" PRIu32 "; it must be 1 to %" PRIu32 ", the pages of the pool",
+			page_count, pool->page_count);
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
+	if (pool->header->pages_per_handle > 1)
+		return fail(-EOPNOTSUPP, "the driver handles of the pool have %" PRIu32 " pages; reservations need 1",
+			pool->header->pages_per_handle);
+	cache = thread_cache_of(pool);
+	if (!cache)
+		return -ENOMEM;
+	/* The agent counts the pages of the caches as idle pages of this session. */
+	thread_cache_flush(cache);
+	ask.tag = number_next(pool);
+	error = lease_ask(pool, &ask);
+	if (error == -EUSERS)
+		return fail(error, "the pool has %d reservations, the limit", POOL_RESERVATIONS - 1);
+	if (!error)
+		*reservation = ask.tag;
+	return error;
+}
+
+int gpool_reservation_use(struct gpool *pool, uint64_t reservation)
+{
+	struct thread_cache *cache;
+
+	if (!pool->alive)
+		return -ECHILD;
+	cache = thread_cache_of(pool);
+	if (!cache)
+		return -ENOMEM;
+	cache->reservation = reservation;
+	return 0;
+}
+
+int gpool_reservation_release(struct gpool *pool, uint64_t reservation)
+{
+	struct lease_request ask = {.kind = LEASE_UNRESERVE, .tag = reservation};
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->session_kind)
+		return fail_kind(pool);
+	error = lease_ask(pool, &ask);
+	if (error == -EPERM)
+		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
+	return error ? error : (int)ask.first_page;
+}
