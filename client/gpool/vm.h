@@ -697,7 +697,11 @@ GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
  *
  * The output begins with a line for each reservation, in pages:
  *
- *	[+10][1][-5][*4][#100]   allocated by the last call, allocated, free, pending unmap, hole
+ *	[+10]   allocated by the last call
+ *	[1]     allocated
+ *	[-5]    free
+ *	[*4]    a hole, or a pending unmap, which becomes a hole: its pages are mapped elsewhere
+ *	[#3]    new: a call that has not returned maps pages there
  *
  * A line for each region follows, with its address, pages, kind, stream, age and fence. "poolctl regions" prints the
  * same. The last line contains the slack in effect:
