@@ -390,7 +390,10 @@ uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream)
 {
 	struct gpool_fence fence = {0};
 
-	if (stream && atomic_load_explicit(&vpmm->streams_used, memory_order_relaxed) > 1)
+	/* A later fence after the work of a thread's default stream would let other threads' streams wait for it. */
+	if (stream &&
+		(atomic_load_explicit(&vpmm->streams_used, memory_order_relaxed) > 1 ||
+			stream_is_threads(vpmm->pool, stream)))
 		gpool_fence_record(vpmm->pool, stream, &fence);
 	return fence.value;
 }

@@ -129,7 +129,8 @@ static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 
 /*
  * vpmm_fence_now() - record a fence after all work that is queued on a stream. Return 0 if no fence is needed, because
- * no other stream is in use, or if the recording fails. In both cases a later call records one when it is needed.
+ * no other stream is in use and the stream is not a thread's default stream, or if the recording fails. In both cases a
+ * later call records one when it is needed.
  */
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
 
