@@ -61,7 +61,8 @@ GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags
 
 /*
  * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. It is valid
- * until gpool_stream_close(). For the default stream of another thread, it is CU_STREAM_LEGACY. With the back end `host`, the result is only valid as `native` of gpool_stream_open().
+ * until gpool_stream_close(). For the default stream of another thread, it is CU_STREAM_LEGACY. With the back end
+ * `host`, the result is only valid as `native` of gpool_stream_open().
  *
  * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD. Cost: a lock of the stream.
  */

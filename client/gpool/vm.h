@@ -546,7 +546,8 @@ struct gpool_vm_options {
 	uint64_t page_bytes;
 	/*
 	 * memory that the first call allocates in advance for its stream; 0: initial_percent, or else $GPOOL_VM_PAGES,
-	 * which is a number of pages, or a share of the pool such as 80%. Ignored if a VPMM page is larger than the pool
+	 * which is a number of pages, or a share of the pool such as 80%. Ignored if a VPMM page is larger than the
+	 * pool
 	 */
 	uint64_t initial_bytes;
 	/* addresses reserved at a time; 0: $GPOOL_VM_VA_SIZE, or 8 TB, or less if a process cannot reserve that much */
@@ -575,8 +576,8 @@ struct gpool_vm_options {
 	 */
 	int32_t slack_percent;
 	/*
-	 * share of the pool that the first call allocates in advance, in percent, instead of initial_bytes. 80 is a good
-	 * value for a program that does not share the pool
+	 * share of the pool that the first call allocates in advance, in percent, instead of initial_bytes. 80 is a
+	 * good value for a program that does not share the pool
 	 */
 	uint32_t initial_percent;
 	uint32_t reserved; /* 0 */

@@ -85,8 +85,7 @@ static int slack_from(struct vpmm *vpmm, int32_t *percent)
 /* Read $GPOOL_VM_PAGES, a number of pages or a share of the pool, if the options do not set the initial memory. */
 static int initial_from(struct vpmm *vpmm, struct gpool_vm_options *options, uint64_t *pages)
 {
-	const char *text =
-		options->initial_bytes || options->initial_percent ? NULL : secure_getenv("GPOOL_VM_PAGES");
+	const char *text = options->initial_bytes || options->initial_percent ? NULL : secure_getenv("GPOOL_VM_PAGES");
 	size_t length = text ? strlen(text) : 0;
 	unsigned long percent;
 	char *end;
@@ -101,7 +100,7 @@ static int initial_from(struct vpmm *vpmm, struct gpool_vm_options *options, uin
 		options->initial_percent = (uint32_t)percent;
 		return 0;
 	}
-	pool_log(vpmm->pool, POOL_LOG_ERROR, "GPOOL_VM_PAGES is '%s', which is not a share from 0% to 100%", text);
+	pool_log(vpmm->pool, POOL_LOG_ERROR, "GPOOL_VM_PAGES is '%s', which is not a share from 0%% to 100%%", text);
 	return fail(-EINVAL, "GPOOL_VM_PAGES is '%s', which is not a share from 0%% to 100%%", text);
 }
 
@@ -205,8 +204,7 @@ int vpmm_options_read(struct vpmm *vpmm)
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
 			(unsigned long long)options->page_bytes, vpmm->pool->header->name,
 			(unsigned long long)handle_bytes);
-		return fail(-EINVAL,
-			"page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
+		return fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
 			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);
 	}
 	vpmm->off = options->page_bytes > pool_bytes;
@@ -223,7 +221,8 @@ int vpmm_options_read(struct vpmm *vpmm)
 	else if (pages)
 		options->initial_bytes = pages * options->page_bytes;
 	else if (options->initial_percent)
-		options->initial_bytes = pool_bytes / vpmm->page_bytes * options->initial_percent / 100 * vpmm->page_bytes;
+		options->initial_bytes =
+			pool_bytes / vpmm->page_bytes * options->initial_percent / 100 * vpmm->page_bytes;
 	vpmm->page_slots = (uint32_t)(vpmm->page_bytes / handle_bytes);
 	vpmm->address_fixed = options->address_bytes != 0;
 	vpmm->address_bytes = options->address_bytes ? options->address_bytes : address_bytes_default;

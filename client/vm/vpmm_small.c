@@ -1,9 +1,9 @@
 /*
- * vpmm_small.c - allocations smaller than a VPMM page: spans (span.h) and blocks, kept in stream order; or buffers of the
- * driver's own pool. See vpmm.h.
+ * vpmm_small.c - allocations smaller than a VPMM page: spans (span.h) and blocks, kept in stream order; or buffers of
+ * the driver's own pool. See vpmm.h.
  *
- * A block is used for more than half a page of the pool. VPMM pages can be much larger, because a driver handle may have
- * many pages, and because the program chooses them.
+ * A block is used for more than half a page of the pool. VPMM pages can be much larger, because a driver handle may
+ * have many pages, and because the program chooses them.
  *
  * A freed buffer waits in the list of its stream and size, from which the same stream can reuse it immediately. When
  * its fence is signaled, it returns to its page and is available to all streams. This is checked whenever a stream
@@ -18,8 +18,9 @@
  * The lock protects lists and the hash table. While it is held, no other lock may be acquired, including that of
  * vpmm.h, and vice versa.
  */
-#include "client/core/span.h"
+#include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "client/core/span.h"
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -49,8 +50,8 @@ struct small {
 	struct gpool_span span;
 	enum small_kind kind;
 	uint64_t bytes, held, id; /* requested and occupied size */
-	uint64_t order;     /* waiting: position in the order of frees */
-	uint64_t fence;     /* fence of a waiting buffer, or of the guard; 0: none is recorded */
+	uint64_t order;           /* waiting: position in the order of frees */
+	uint64_t fence;           /* fence of a waiting buffer, or of the guard; 0: none is recorded */
 	uint64_t then_fence;
 	uint32_t guard; /* stream in whose order the buffer was reused; 0: none */
 	/*
@@ -451,6 +452,7 @@ static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
 static int source_alloc(struct vpmm *vpmm, uint64_t bytes, int32_t timeout_ms, struct gpool_span *span)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct alloc_request request;
 	uint64_t pages = block_pages(vpmm, bytes);
 	int error;
 
@@ -460,7 +462,10 @@ static int source_alloc(struct vpmm *vpmm, uint64_t bytes, int32_t timeout_ms, s
 		return vpmm_too_much(vpmm->pool, pages);
 	options.usage = vpmm->options.usage;
 	options.timeout_ms = timeout_ms;
-	error = gpool_alloc(vpmm->pool, (uint32_t)pages, &options, &span->block);
+	/* As the pins of VPMM pages, this one lasts as long as the program needs the memory, and is not leaked. */
+	error = alloc_request_read(vpmm->pool, &options, BLOCK_RANGE, &request);
+	if (!error)
+		error = alloc_block(vpmm->pool, (uint32_t)pages, &request, &span->block);
 	if (error)
 		return error;
 	error = gpool_address(vpmm->pool, &span->block, &span->address);

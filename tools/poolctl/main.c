@@ -163,9 +163,11 @@ static const struct verb verbs[] = {
 	{"regions", "CLIENT", 1, 1, no_options, regions_run, true, "show the regions of gpool_malloc_async in a worker",
 		"CLIENT is a session number, a process ID or a name, as printed by clients; they are compared in this "
 		"order. The output begins with totals, followed by all regions in ascending order on one line, with "
-		"their sizes in pages: [X] allocated, [+X] allocated by the last call, [-X] free, [*X] hole (nothing is "
+		"their sizes in pages: [X] allocated, [+X] allocated by the last call, [-X] free, [*X] hole (nothing "
+		"is "
 		"mapped) or pending unmap (still mapped, but its pages were moved), [#X] new (a call that has not "
-		"returned maps pages there). A blank marks addresses that belong to no region. Then one line follows for each region. STREAM is the slot of its stream, the low "
+		"returned maps pages there). A blank marks addresses that belong to no region. Then one line follows "
+		"for each region. STREAM is the slot of its stream, the low "
 		"8 bits of its number; FENCE is the state of the fence after which other streams may use the region, "
 		"or none yet if the region was freed and no fence was recorded; ID increases with each new region; AGE "
 		"is the time since its last change. A reclaimable region is free, and the agent may take its pages "

@@ -190,8 +190,8 @@ static char *notation(const struct regions_view *view)
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_region_entry *region = &view->regions[i];
 
-		fprintf(to, "%s[%s%" PRIu32 "]", region->address == end ? "" : " ",
-			sign(view, region), region->page_count);
+		fprintf(to, "%s[%s%" PRIu32 "]", region->address == end ? "" : " ", sign(view, region),
+			region->page_count);
 		end = region->address + bytes_of(view, region->page_count);
 	}
 	if (fclose(to))
