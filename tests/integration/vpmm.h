@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = AWAIT_MS };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = AWAIT_MS };
 
 static struct harness harness;
 static struct gpool *pool;
@@ -146,7 +146,7 @@ static inline uint64_t take(uint32_t pages, uint32_t stream)
 	uint64_t address = 0;
 
 	assert_int_equal(gpool_malloc_async(pool, (uint64_t)pages * PAGE_BYTES, stream, &address), 0);
-	assert_int_equal(address % PAGE_BYTES, 0);
+	assert_int_equal(address % (PAGE_BYTES < 2 << 20 ? PAGE_BYTES : 2 << 20), 0); /* the driver's smallest page */
 	return address;
 }
 
