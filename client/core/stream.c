@@ -92,8 +92,8 @@ static void stream_select(const struct gpool *pool, struct stream *stream)
 
 	if (likely(!stream->own))
 		return;
-	stream->gpu = slot->epoch == pool->epoch &&
-			slot->cache == atomic_load_explicit(&stream->thread, memory_order_relaxed)
+	stream->gpu =
+		slot->epoch == pool->epoch && slot->cache == atomic_load_explicit(&stream->thread, memory_order_relaxed)
 		? stream->own
 		: stream->others;
 }

@@ -114,6 +114,7 @@ void thread_cache_flush(struct thread_cache *cache)
 static void cache_destroy(struct thread_cache *cache)
 {
 	stream_thread_ends(cache->pool, cache);
+	atomic_fetch_sub(&cache->pool->thread_scopes, cache->scope_count);
 	stats_release(cache);
 	*cache->link = cache->next;
 	if (cache->next)

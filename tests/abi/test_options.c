@@ -40,7 +40,7 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_fence_handle, bytes), 4);
 	assert_int_equal(GPOOL_FENCE_HANDLE_TIMELINE, 2);
 	assert_int_equal(GPOOL_FENCE_EXPORT_EVENT, 1);
-	assert_int_equal(sizeof(struct gpool_scope), 40);
+	assert_int_equal(sizeof(struct gpool_scope), 48);
 	assert_int_equal(sizeof(struct gpool_event), 288);
 	assert_int_equal(sizeof(struct gpool_loan), 56);
 	assert_int_equal(sizeof(struct gpool_device_info), 144);
