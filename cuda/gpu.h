@@ -302,8 +302,13 @@ int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
  * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program remains its
  * owner, so it must not be passed to gpu_stream_destroy(). native: on `cuda`, a CUstream of the device's primary
  * context; on `host`, a stream that gpu_stream_create() created on this struct gpu. Return: 0, -EINVAL (a stream of
- * another device or context; CU_STREAM_PER_THREAD, which is a different stream in each thread).
+ * another device or context), -EOPNOTSUPP (on `host`: GPU_STREAM_PER_THREAD).
+ *
+ * Each call with GPU_STREAM_PER_THREAD uses the default stream of the thread that makes the call. GPU_STREAM_LEGACY
+ * waits for the earlier work of all of these streams, and they wait for its work.
  */
+#define GPU_STREAM_LEGACY ((void *)1)     /* CU_STREAM_LEGACY */
+#define GPU_STREAM_PER_THREAD ((void *)2) /* CU_STREAM_PER_THREAD */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - wait until all queued work has finished, and destroy the stream. */
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);

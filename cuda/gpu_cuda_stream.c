@@ -84,11 +84,6 @@ int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 	CUresult result;
 	int rc;
 
-	/* This value denotes another stream in each thread, but other threads also queue work on an adopted stream. */
-	if (native == CU_STREAM_PER_THREAD)
-		return gpu_fail(-EINVAL,
-			"cannot adopt CU_STREAM_PER_THREAD: it is a different stream in each thread; use a stream of "
-			"cuStreamCreate()");
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;

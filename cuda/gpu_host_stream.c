@@ -311,6 +311,8 @@ int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 	struct gpu_host *host = host_of(gpu);
 	struct gpu_stream *found;
 
+	if (native == GPU_STREAM_PER_THREAD)
+		return gpu_fail(-EOPNOTSUPP, "threads have no default stream");
 	pthread_mutex_lock(&host->lock);
 	for (found = host->streams; found && found != native; found = found->next)
 		;

@@ -353,6 +353,15 @@ int alloc_block(struct gpool *pool, uint32_t page_count, const struct alloc_requ
 	return alloc_fast(pool, page_count, request, block);
 }
 
+int alloc_own(
+	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
+{
+	struct alloc_request request;
+	int error = pool->alive ? alloc_request_read(pool, options, 0, &request) : -ECHILD;
+
+	return error ? error : alloc_fast(pool, page_count, &request, block);
+}
+
 int gpool_alloc(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
 {
@@ -366,5 +375,8 @@ int gpool_alloc(
 		if (error)
 			return error;
 	}
+	if (unlikely(scope_usual(request.attributes.flags) ||
+		    atomic_load_explicit(&pool->thread_scopes, memory_order_relaxed)))
+		return scope_alloc(pool, page_count, &request, block);
 	return alloc_fast(pool, page_count, &request, block);
 }

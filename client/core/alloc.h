@@ -22,6 +22,25 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 int alloc_block(
 	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);
 
+/* alloc_own() - gpool_alloc() for a block of the library, which does not belong to a scope of the program. */
+int alloc_own(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options,
+	struct gpool_block *block) GPOOL_INTERNAL(alloc_own);
+
+/*
+ * scope_alloc() - alloc_block(), and add the block to the calling thread's scope for its usage, if there is one. If a
+ * block of this usage should have one, log its absence once. In scope.c.
+ */
+int scope_alloc(
+	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block) COLD;
+/* scope_usual() - return true if blocks of this usage are pinned by scopes as a rule. */
+static inline bool scope_usual(uint32_t flags)
+{
+	const uint32_t usages =
+		1u << GPOOL_USAGE_TEMP_BUFFER | 1u << GPOOL_USAGE_ACTIVATION | 1u << GPOOL_USAGE_GRADIENT;
+
+	return usages >> (flags & BLOCK_TYPE_MASK) & 1;
+}
+
 /*
  * block_free() - gpool_free() after the fork check and the handle check; also accepts prepared blocks. The block is
  * freed when `fence` is signaled.

@@ -102,6 +102,8 @@ struct gpool {
 	uint32_t magazine;         /* number of single pages that a thread keeps */
 	uint32_t run_pages;        /* number of pages in the runs that a thread keeps */
 	uint32_t session_kind;     /* session kind in the attach request: 0 worker, 1 observer, 2 admin */
+	/* number of open scopes with GPOOL_SCOPE_THREAD. Changes rarely */
+	_Atomic uint32_t thread_scopes;
 	struct pool_segment segment;
 
 	struct window *window;
@@ -152,6 +154,7 @@ struct gpool {
 	char events_url[128];
 
 	struct thread_cache *caches; /* protected by the registry's lock */
+	_Atomic uint32_t unscoped;   /* bit i: a block of usage i without a scope was logged */
 	_Atomic uint32_t cache_count;
 	uint64_t stat_slots_used; /* protected by the registry's lock */
 

@@ -143,7 +143,7 @@ static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct s
 	if (!page)
 		return -ENOMEM;
 	options.usage = usage;
-	error = gpool_alloc(pool, 1, &options, &page->block);
+	error = alloc_own(pool, 1, &options, &page->block);
 	if (error) {
 		free(page);
 		return error;

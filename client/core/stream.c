@@ -3,6 +3,7 @@
 
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
+#include "client/core/thread_cache.h"
 #include "shm/doorbell.h"
 #include "shm/timeline.h"
 
@@ -28,7 +29,11 @@ struct mark {
 
 struct stream {
 	pthread_mutex_t lock;
-	struct gpu_stream *gpu; /* NULL: host-signaled, or closed */
+	struct gpu_stream *gpu; /* NULL: host-signaled, or closed. Of a thread's default stream: see stream_select() */
+	/* of a thread's default stream: the handles for its thread and for other threads; otherwise NULL */
+	struct gpu_stream *own, *others;
+	_Atomic(const struct thread_cache *) thread; /* its thread; NULL: the thread has ended */
+	_Atomic bool of_thread;                      /* the stream is a thread's default stream */
 	bool open;
 	bool host_signaled;
 	bool adopted; /* created by the program, which also destroys it */
@@ -54,6 +59,7 @@ struct streams {
 	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
 	_Atomic uint32_t gpu_streams; /* number of open GPU streams */
+	_Atomic uint32_t orphans;     /* number of open default streams of threads that have ended */
 	_Atomic uint32_t held;        /* number of open host-signaled timelines that have an unsignaled fence */
 	const struct stream_mirrors *mirrors;
 	struct stream slots[SESSION_TIMELINES];
@@ -73,6 +79,37 @@ int stream_open_all(struct gpool *pool)
 	}
 	pool->streams = streams;
 	return 0;
+}
+
+/*
+ * Select the driver's stream for the calling thread. The driver's handle of a thread's default stream means another
+ * stream in each thread. Other threads therefore use the legacy default stream, which waits for the threads' streams,
+ * and for which they wait. The caller has locked the stream.
+ */
+static void stream_select(const struct gpool *pool, struct stream *stream)
+{
+	const struct thread_slot *slot = &thread_slots[pool->slot];
+
+	if (likely(!stream->own))
+		return;
+	stream->gpu =
+		slot->epoch == pool->epoch && slot->cache == atomic_load_explicit(&stream->thread, memory_order_relaxed)
+		? stream->own
+		: stream->others;
+}
+
+/* Wait for the work of a GPU stream. The caller has locked the stream. */
+static int stream_sync(struct gpool *pool, uint32_t slot)
+{
+	struct stream *stream = &pool->streams->slots[slot];
+	int error = 0;
+
+	stream_select(pool, stream);
+	/* Only an operation of the legacy stream is documented to wait for the threads' streams. */
+	if (stream->own && stream->gpu != stream->own)
+		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&pool->session.timeline[slot],
+			atomic_load_explicit(&stream->recorded, memory_order_relaxed));
+	return error ? error : gpu_stream_sync(pool->gpu, stream->gpu);
 }
 
 /* Return true if the program must still signal a fence of this timeline. The caller holds the stream's lock. */
@@ -154,6 +191,7 @@ static COLD void slot_query(struct gpool *pool, uint32_t slot)
 	if (now - last < QUERY_NS || !atomic_compare_exchange_strong(&stream->query_ns, &last, now) ||
 		pthread_mutex_trylock(&stream->lock))
 		return;
+	stream_select(pool, stream);
 	stream_query(pool, stream);
 	pthread_mutex_unlock(&stream->lock);
 }
@@ -221,13 +259,16 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 
 	stream->open = false;
 	if (stream->gpu) {
-		error = gpu_stream_sync(pool->gpu, stream->gpu);
+		error = stream_sync(pool, slot);
 		/* During a capture, the end of the work is not known either. */
 		stream->lost = (error && stream_query(pool, stream)) || pool_gpu_failed(pool) || error == -EBUSY;
 		marks_end(pool, stream);
 		if (!stream->adopted)
 			gpu_stream_destroy(pool->gpu, stream->gpu);
-		stream->gpu = NULL;
+		if (stream->own && !atomic_exchange(&stream->thread, NULL))
+			atomic_fetch_sub(&pool->streams->orphans, 1);
+		atomic_store(&stream->of_thread, false);
+		stream->gpu = stream->own = stream->others = NULL;
 		atomic_fetch_sub_explicit(&pool->streams->gpu_streams, 1, memory_order_relaxed);
 	}
 	if (stream->lost)
@@ -270,7 +311,7 @@ int stream_sync_all(struct gpool *pool)
 
 		pthread_mutex_lock(&stream->lock);
 		if (stream->open && stream->gpu)
-			result = gpu_stream_sync(pool->gpu, stream->gpu);
+			result = stream_sync(pool, i);
 		result = stream_unlock(pool, stream, result);
 		if (result)
 			error = result;
@@ -293,8 +334,10 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 	*slot = number & (SESSION_TIMELINES - 1);
 	stream = &pool->streams->slots[*slot];
 	pthread_mutex_lock(&stream->lock);
-	if (stream->open && stream->generation == number >> SLOT_BITS)
+	if (stream->open && stream->generation == number >> SLOT_BITS) {
+		stream_select(pool, stream);
 		return stream;
+	}
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
 }
@@ -379,6 +422,71 @@ static int timeline_register(struct gpool *pool)
 	return error;
 }
 
+/* Use the default stream of the calling thread. On a back end without one, create a stream for the thread. */
+static int thread_stream_start(struct gpool *pool, struct stream *stream)
+{
+	struct gpu_stream *own, *others;
+	int error = gpu_stream_adopt(pool->gpu, GPU_STREAM_PER_THREAD, &own);
+
+	stream->adopted = error != -EOPNOTSUPP;
+	if (stream->adopted) {
+		error = error ? error : gpu_stream_adopt(pool->gpu, GPU_STREAM_LEGACY, &others);
+	} else {
+		error = gpu_stream_create(pool->gpu, &own);
+		others = own;
+	}
+	if (error)
+		return error;
+	stream->gpu = stream->own = own;
+	stream->others = others;
+	atomic_store(&stream->thread, thread_slots[pool->slot].cache);
+	atomic_store(&stream->of_thread, true);
+	return 0;
+}
+
+bool stream_is_threads(const struct gpool *pool, uint32_t stream)
+{
+	return atomic_load_explicit(
+		&pool->streams->slots[stream & (SESSION_TIMELINES - 1)].of_thread, memory_order_relaxed);
+}
+
+void stream_thread_ends(struct gpool *pool, const struct thread_cache *thread)
+{
+	struct streams *streams = pool->streams;
+
+	for (uint32_t slot = 1; streams && slot < SESSION_TIMELINES; slot++) {
+		const struct thread_cache *expected = thread;
+
+		if (atomic_load_explicit(&streams->slots[slot].thread, memory_order_relaxed) == thread &&
+			atomic_compare_exchange_strong(&streams->slots[slot].thread, &expected, NULL))
+			atomic_fetch_add(&streams->orphans, 1);
+	}
+}
+
+/* Close the default streams of threads that have ended. */
+static COLD void orphans_close(struct gpool *pool)
+{
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		const struct stream *stream = &pool->streams->slots[slot];
+		/* Read the number first, because another thread may close the stream and open one for itself. */
+		uint32_t number = atomic_load(&stream->number);
+
+		if (number && atomic_load(&stream->of_thread) && !atomic_load(&stream->thread))
+			gpool_stream_close(pool, number);
+	}
+}
+
+/* Return the number of the calling thread's default stream; 0: it is not open. */
+static uint32_t thread_stream_find(struct gpool *pool)
+{
+	const struct thread_cache *thread = thread_slots[pool->slot].cache;
+
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++)
+		if (atomic_load_explicit(&pool->streams->slots[slot].thread, memory_order_relaxed) == thread)
+			return atomic_load_explicit(&pool->streams->slots[slot].number, memory_order_relaxed);
+	return 0;
+}
+
 static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 {
 	int error;
@@ -390,6 +498,8 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 	error = timeline_register(pool);
 	if (error)
 		return error;
+	if (native == GPU_STREAM_PER_THREAD)
+		return thread_stream_start(pool, stream);
 	stream->adopted = native != NULL;
 	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
 }
@@ -427,6 +537,15 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 			flags);
 	if (pool->session_kind)
 		return fail(-EOPNOTSUPP, "a session of an observer or admin has no device");
+	if (unlikely(atomic_load(&pool->streams->orphans)))
+		orphans_close(pool);
+	if (native == GPU_STREAM_PER_THREAD) {
+		if (!thread_cache_of(pool))
+			return -ENOMEM;
+		*stream = thread_stream_find(pool);
+		if (*stream)
+			return 0;
+	}
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);
 	if (opened) {
@@ -828,8 +947,10 @@ static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct s
 			-EINVAL, "fence 0x%llx was imported and cannot be exported", (unsigned long long)fence.value);
 	*stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&(*stream)->lock);
-	if (!fence_signaled(&pool->session, fence.value) && (*stream)->open)
+	if (!fence_signaled(&pool->session, fence.value) && (*stream)->open) {
+		stream_select(pool, *stream);
 		return 0;
+	}
 	pthread_mutex_unlock(&(*stream)->lock);
 	return 1;
 }
@@ -880,6 +1001,7 @@ bool stream_watch(struct gpool *pool)
 			pending = true;
 			continue;
 		}
+		stream_select(pool, stream);
 		if (stream->gpu && !fence_signaled(&pool->session, fence_make(slot, stream->exported)))
 			pending |= !stream_query(pool, stream);
 		if (stream->owed)

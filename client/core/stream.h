@@ -29,6 +29,14 @@ void stream_close_all(struct gpool *pool);
  */
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
+/*
+ * stream_is_threads() - return true if the stream is a thread's default stream. Takes no lock.
+ * stream_thread_ends() - record that a thread ends. The next gpool_stream_open() closes its default stream, since a
+ * thread that ends may not be able to call the driver. Takes no lock.
+ */
+bool stream_is_threads(const struct gpool *pool, uint32_t stream);
+void stream_thread_ends(struct gpool *pool, const struct thread_cache *thread);
+
 /* stream_on_close() - set the function to call after a stream was closed and its work is done. */
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream));
 

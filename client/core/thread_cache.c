@@ -1,6 +1,7 @@
 /* thread_cache.c - create and destroy thread caches, and the registry of the pools that they belong to. */
 #include "client/core/thread_cache.h"
 
+#include "client/core/stream.h"
 #include "shm/lease_bitmap.h"
 
 #include <stdlib.h>
@@ -112,6 +113,8 @@ void thread_cache_flush(struct thread_cache *cache)
 /* The caller holds the registry's lock. */
 static void cache_destroy(struct thread_cache *cache)
 {
+	stream_thread_ends(cache->pool, cache);
+	atomic_fetch_sub(&cache->pool->thread_scopes, cache->scope_count);
 	stats_release(cache);
 	*cache->link = cache->next;
 	if (cache->next)

@@ -43,6 +43,9 @@ struct thread_cache {
 	struct gpool_oom_info shortage;          /* without size and holders */
 	struct gpool_oom_object shortage_object; /* pages 0: none */
 	struct thread_cache *next, **link;       /* in the list pool->caches */
+	/* the last scope with GPOOL_SCOPE_THREAD that this thread has begun for a usage */
+	struct gpool_scope *scopes[GPOOL_USAGE_COUNT];
+	uint32_t scope_count;
 	struct cached_run runs[CACHE_RUNS];
 	struct cached_run magazine[MAGAZINE_MAX];
 };

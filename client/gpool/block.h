@@ -12,8 +12,10 @@ extern "C" {
  * The purpose of a block. The usage and the priority of a block are one of the criteria by which the agent selects
  * blocks to evict. With `lru_size_aware`, the others are the time of the last use and the size; with `adaptive`, the
  * expected uses and the reload cost (gpoold.conf(5), eviction.policy). If the other criteria are equal, the order is
- * TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below states how long such a
- * block is usually pinned.
+ * TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below is the pin rule: how
+ * long such a block is pinned. Scopes enforce it, with GPOOL_SCOPE_THREAD for all blocks of the usage that a thread
+ * allocates. KV caches and adapters (kv.h, lora.h) pin their own blocks by the rule. The first gpool_alloc() of a
+ * TEMP_BUFFER, ACTIVATION or GRADIENT outside of such a scope is logged, since only the program can then end the pin.
  */
 enum gpool_usage {
 	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
@@ -364,6 +366,12 @@ GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 
 enum {
 	GPOOL_SCOPE_FREE = 1u << 0, /* free the blocks at the end instead of unpinning them */
+	/*
+	 * until it ends, the scope also contains the blocks of its usage that the thread which has begun it allocates
+	 * with gpool_alloc(). The program may free such a block, but not unpin it. Of nested scopes of a usage, the
+	 * last one counts. The same thread must end the scope
+	 */
+	GPOOL_SCOPE_THREAD = 1u << 1,
 };
 
 /*
@@ -382,22 +390,23 @@ struct gpool_scope {
 	struct gpool_block *blocks;
 	uint32_t count, capacity;
 	uint32_t usage, reserved;
+	struct gpool_scope *outer;
 };
-GPOOL_ASSERT_SIZE(gpool_scope, 40);
+GPOOL_ASSERT_SIZE(gpool_scope, 48);
 #define GPOOL_SCOPE_INIT \
 	{ \
-		sizeof(struct gpool_scope), 0, 0, 0, 0, 0, 0, 0 \
+		sizeof(struct gpool_scope), 0, 0, 0, 0, 0, 0, 0, 0 \
 	}
 
 /*
  * gpool_scope_begin() - begin a scope.
  *
  * @usage: enum gpool_usage of all its blocks
- * @flags: GPOOL_SCOPE_FREE, or 0
+ * @flags: GPOOL_SCOPE_*
  * @scope: the caller sets its size
  *
- * Return: 0, -EINVAL (usage, flags, size), -ECHILD. Threads: one at a time for each scope. Cost: no system call; a
- * scope allocates host memory with its first block.
+ * Return: 0, -EINVAL (usage, flags, size), -ENOMEM, -ECHILD. Threads: one at a time for each scope. Cost: no system
+ * call; a scope allocates host memory with its first block.
  */
 GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope);
 
@@ -416,7 +425,9 @@ GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
  * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled, without waiting
  *
  * A second call does nothing. Return: 0, or the first error of gpool_unpin_after() or gpool_free_after(), after all
- * blocks have been processed. Threads: one at a time for each scope. Cost: as these calls, once for each block.
+ * blocks have been processed. With GPOOL_SCOPE_THREAD, blocks that the program has freed are no error, and -EINVAL also
+ * means that another thread has begun the scope, which then does not end. Threads: one at a time for each scope. Cost:
+ * as these calls, once for each block.
  */
 GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence);
 

@@ -34,12 +34,18 @@ enum {
 /*
  * gpool_stream_open() - open a stream whose progress the agent and other processes can read.
  *
- * @native: a CUstream of this process, created in the primary context of the pool's device, but not
- *          CU_STREAM_PER_THREAD. Fences are recorded after its work. The program owns it and must not destroy it before
- *          gpool_stream_close(). NULL: the library creates a stream. With the back end `host`, the result of
- *          gpool_stream_native() of the same handle. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
+ * @native: a CUstream of this process, created in the primary context of the pool's device. Fences are recorded after
+ *          its work. The program owns it and must not destroy it before gpool_stream_close(). NULL: the library creates
+ *          a stream. With the back end `host`, the result of gpool_stream_native() of the same handle, or
+ *          CU_STREAM_PER_THREAD. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
  * @flags:  GPOOL_STREAM_*
  * @stream: receives the stream's number, never 0
+ *
+ * CU_STREAM_PER_THREAD is another stream in each thread, so each thread gets its own number for it, and the same number
+ * again when it repeats the call. With the back end `host`, the library creates a stream for the thread. Calls of other
+ * threads with this number use CU_STREAM_LEGACY, which waits for the default streams of all threads, and for which they
+ * wait. After the thread has ended, the next gpool_stream_open() of the process waits for its work and closes the
+ * number.
  *
  * Return: 0, or
  *   -EINVAL      an unknown flag; native with GPOOL_STREAM_HOST_SIGNALED; native of another device or context
@@ -55,7 +61,8 @@ GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags
 
 /*
  * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. It is valid
- * until gpool_stream_close(). With the back end `host`, the result is only valid as `native` of gpool_stream_open().
+ * until gpool_stream_close(). For the default stream of another thread, it is CU_STREAM_LEGACY. With the back end
+ * `host`, the result is only valid as `native` of gpool_stream_open().
  *
  * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD. Cost: a lock of the stream.
  */

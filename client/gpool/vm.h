@@ -512,14 +512,22 @@ GPOOL_API int gpool_asleep(struct gpool *pool);
  * mapped side by side in a new region. No data is copied, and all free memory can be allocated in one piece. gpool(7)
  * describes the method.
  *
- * Sizes are rounded up to VPMM pages, the pages of this allocator: a driver handle of the pool, or a multiple.
- * Allocations of at most half a page of the pool share pages, see enum gpool_vm_small.
+ * Sizes are rounded up to VPMM pages, the pages of this allocator: a driver handle of the pool, or a multiple. An
+ * allocation that is smaller than a VPMM page is small, see enum gpool_vm_small.
+ *
+ * With a VPMM page larger than the pool, for example GPOOL_VM_PAGE_SIZE=1T, all allocations are small and come from the
+ * driver's pool, as with GPOOL_VM_SMALL_DRIVER. Allocations that it cannot serve are whole pages of the pool: those
+ * without a stream or for a host-signaled timeline, and all on a device without such a pool, as with the back end
+ * `host`. No addresses are then reserved, and no pages mapped elsewhere.
  */
 enum gpool_vm_small {
-	/* parts of pages of the pool, reused in the order of streams; a whole page if no part is free */
+	/*
+	 * a part of a page of the pool, up to half a page, otherwise whole pages of the pool; reused in the order of
+	 * streams. A whole VPMM page if the pool has no such page
+	 */
 	GPOOL_VM_SMALL_SPANS = 0,
 	GPOOL_VM_SMALL_DRIVER = 1, /* the driver's own stream-ordered pool, which the agent does not account for */
-	GPOOL_VM_SMALL_PAGES = 2   /* whole pages, as for larger allocations */
+	GPOOL_VM_SMALL_PAGES = 2   /* whole VPMM pages, as for larger allocations */
 };
 
 enum { GPOOL_VM_SLACK_MAX = 1000 };
@@ -531,11 +539,15 @@ enum { GPOOL_VM_SLACK_MAX = 1000 };
 struct gpool_vm_options {
 	uint32_t size;  /* sizeof(struct gpool_vm_options); GPOOL_VM_OPTIONS_INIT sets it */
 	uint32_t flags; /* 0; an unknown bit is -EINVAL */
-	/* size of a VPMM page: a multiple of the pool's handle; 0: $GPOOL_VM_PAGE_SIZE, or one handle */
+	/*
+	 * size of a VPMM page: a multiple of the pool's handle, or more than the pool; 0: $GPOOL_VM_PAGE_SIZE, or one
+	 * handle
+	 */
 	uint64_t page_bytes;
 	/*
-	 * memory that the first call allocates in advance for its stream; 0: $GPOOL_VM_PAGES pages, or none if that is
-	 * not set
+	 * memory that the first call allocates in advance for its stream; 0: initial_percent, or else $GPOOL_VM_PAGES,
+	 * which is a number of pages, or a share of the pool such as 80%. Ignored if a VPMM page is larger than the
+	 * pool
 	 */
 	uint64_t initial_bytes;
 	/* addresses reserved at a time; 0: $GPOOL_VM_VA_SIZE, or 8 TB, or less if a process cannot reserve that much */
@@ -563,11 +575,17 @@ struct gpool_vm_options {
 	 * GPOOL_VM_SLACK_MAX; 0: $GPOOL_VM_SLACK, or 20 if that is not set; -1: none
 	 */
 	int32_t slack_percent;
+	/*
+	 * share of the pool that the first call allocates in advance, in percent, instead of initial_bytes. 80 is a
+	 * good value for a program that does not share the pool
+	 */
+	uint32_t initial_percent;
+	uint32_t reserved; /* 0 */
 };
-GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
+GPOOL_ASSERT_SIZE(gpool_vm_options, 72);
 #define GPOOL_VM_OPTIONS_INIT \
 	{ \
-		sizeof(struct gpool_vm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+		sizeof(struct gpool_vm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
 	}
 
 /*
@@ -602,7 +620,7 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  *            or a page size that does not fit the pool
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
  *   -EDQUOT  the limit of the tenant or the quota of this session is reached
- *   -ENOMEM  no host memory or addresses, or pages could not be mapped
+ *   -ENOMEM  no host memory or addresses, or pages could not be mapped; the driver's pool has no memory
  *   -EIO     the GPU driver failed; at the first call: the record file cannot be created
  *   -EPIPE   the agent is not running, and the free memory of this process is not sufficient
  *   -EPERM   the session is an observer or admin
@@ -670,7 +688,7 @@ struct gpool_vm_stats {
 	/* former addresses of pages that are mapped elsewhere; unmapped when the GPU no longer uses these addresses */
 	uint64_t pending_unmap_bytes;
 	uint64_t reclaimable_bytes; /* reusable bytes that the agent may take; a page counts once for each address */
-	uint64_t small_bytes;       /* allocated as parts of pages; not included in any of the above */
+	uint64_t small_bytes;       /* small allocations; not included in any of the above */
 	uint64_t live_regions, reusable_regions, hole_regions, pending_unmap_regions;
 	uint64_t allocations, frees; /* successful calls, including small allocations */
 	uint64_t remaps;             /* allocations for which free pages were mapped to a new region */
@@ -697,7 +715,11 @@ GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
  *
  * The output begins with a line for each reservation, in pages:
  *
- *	[+10][1][-5][*4][#100]   allocated by the last call, allocated, free, pending unmap, hole
+ *	[+10]   allocated by the last call
+ *	[1]     allocated
+ *	[-5]    free
+ *	[*4]    a hole, or a pending unmap, which becomes a hole: its pages are mapped elsewhere
+ *	[#3]    new: a call that has not returned maps pages there
  *
  * A line for each region follows, with its address, pages, kind, stream, age and fence. "poolctl regions" prints the
  * same. The last line contains the slack in effect:

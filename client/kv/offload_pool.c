@@ -1,5 +1,7 @@
 #include "client/kv/offload_pool.h"
 
+#include "client/core/alloc.h"
+
 #include <stdlib.h>
 
 enum {
@@ -37,7 +39,7 @@ static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, 
 	options.owner_id = sequence->owner_id;
 	options.stream = kv->stream;
 	for (;;) {
-		error = gpool_alloc(kv->pool, pages < *limit ? (uint32_t)pages : *limit, &options, block);
+		error = alloc_own(kv->pool, pages < *limit ? (uint32_t)pages : *limit, &options, block);
 		if (error != -ENOSPC || *limit == 1)
 			return error;
 		*limit /= 2;

@@ -27,8 +27,8 @@ extern "C" {
 /*
  * gpool_torch_malloc() - allocate `size` bytes on a device, for work that is queued on this stream.
  *
- * @stream: a cudaStream_t, which is a CUstream; NULL: the legacy default stream. At most 255 different streams per
- * device
+ * @stream: a cudaStream_t, which is a CUstream; NULL: the legacy default stream; cudaStreamPerThread: the default
+ * stream of the calling thread. At most 255 different streams per device
  *
  * Return: a device address; NULL: no memory is available. The first failure of each kind is reported on stderr, with
  * its cause and a remedy.

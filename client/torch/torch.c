@@ -18,8 +18,9 @@ enum {
 	ERRORS = 256, /* errno values below this are counted separately */
 };
 
-/* The driver's handle of the default stream, used for NULL. */
+/* The driver's handles of the default stream, used for NULL, and of the calling thread's default stream. */
 #define LEGACY_STREAM ((void *)1)
+#define PER_THREAD_STREAM ((void *)2)
 
 struct stream {
 	void *native;
@@ -37,6 +38,9 @@ struct device {
 	_Atomic uint32_t stream_count;
 	_Atomic bool told[ERRORS];
 };
+
+/* The number of the calling thread's default stream on each device; 0: not opened. */
+static _Thread_local uint32_t thread_streams[DEVICES_MAX];
 
 static struct device devices[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
@@ -178,14 +182,22 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 
 static int stream_of(struct device *device, void *native, uint32_t *number)
 {
+	uint32_t *own = &thread_streams[device - devices];
 	int error = 0;
 
+	if (native == PER_THREAD_STREAM) {
+		if (!*own)
+			error = gpool_stream_open(atomic_load(&device->pool), native, 0, own);
+		*number = *own;
+		goto end;
+	}
 	if (stream_known(device, native, number))
 		return 0;
 	pthread_mutex_lock(&device->lock);
 	if (!stream_known(device, native, number))
 		error = stream_add(device, native, number);
 	pthread_mutex_unlock(&device->lock);
+end:
 	if (error)
 		tell(device, error, "cannot use stream %p: %s", native, gpool_last_error(error));
 	return error;

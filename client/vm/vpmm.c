@@ -134,6 +134,8 @@ static int parts_open(struct vpmm *vpmm, uint32_t stream)
 		error = vpmm_idle_open(vpmm);
 	if (error)
 		return error;
+	if (vpmm->off)
+		return 0;
 	vpmm_lock(vpmm);
 	error = vpmm_chunk_add(vpmm, 1);
 	vpmm_unlock(vpmm);
@@ -338,8 +340,7 @@ unlock:
 	return error;
 }
 
-/* Reject a request that is larger than the pool. */
-static COLD int too_much(struct gpool *pool, uint64_t count)
+int vpmm_too_much(struct gpool *pool, uint64_t count)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
 
@@ -351,7 +352,7 @@ static COLD int too_much(struct gpool *pool, uint64_t count)
 int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address)
 {
 	struct vpmm *vpmm;
-	uint64_t count, id, at;
+	uint64_t count, id, at, limit_ns = 0;
 	int error = 0;
 
 	if (unlikely(!pool->alive))
@@ -368,14 +369,16 @@ int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint
 		error = -ENOMEM;
 	if (unlikely(error))
 		return error;
-	error = bytes <= vpmm->small_bytes ? vpmm_small_malloc(vpmm, bytes, stream, &at, &id) : -ENOSPC;
-	/* If a small allocation finds no page, use a free region, if necessary after a wait on the GPU. */
-	if (error == -ENOSPC || error == -EDQUOT) {
-		count = bytes / vpmm->page_bytes + (bytes % vpmm->page_bytes != 0);
-		if (unlikely(count > pool->page_count))
-			return too_much(pool, count);
-		error = pages_malloc(vpmm, bytes, (uint32_t)count, stream, &at, &id);
-	}
+	do {
+		error = bytes <= vpmm->small_bytes ? vpmm_small_malloc(vpmm, bytes, stream, &at, &id) : -ENOSPC;
+		/* If a small allocation finds no page, use a free region, if necessary after a wait on the GPU. */
+		if ((error == -ENOSPC || error == -EDQUOT) && !vpmm->off) {
+			count = bytes / vpmm->page_bytes + (bytes % vpmm->page_bytes != 0);
+			if (unlikely(count > pool->page_count))
+				return vpmm_too_much(pool, count);
+			error = pages_malloc(vpmm, bytes, (uint32_t)count, stream, &at, &id);
+		}
+	} while (unlikely(error == -ENOSPC || error == -EDQUOT) && vpmm_small_wait(vpmm, &limit_ns));
 	if (unlikely(error))
 		return error;
 	if (unlikely(vpmm->record) && vpmm_record_add(vpmm->record, false, stream, bytes, id))
@@ -390,7 +393,10 @@ uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream)
 {
 	struct gpool_fence fence = {0};
 
-	if (stream && atomic_load_explicit(&vpmm->streams_used, memory_order_relaxed) > 1)
+	/* A later fence after the work of a thread's default stream would let other threads' streams wait for it. */
+	if (stream &&
+		(atomic_load_explicit(&vpmm->streams_used, memory_order_relaxed) > 1 ||
+			stream_is_threads(vpmm->pool, stream)))
 		gpool_fence_record(vpmm->pool, stream, &fence);
 	return fence.value;
 }

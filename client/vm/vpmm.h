@@ -7,7 +7,7 @@
  *   vpmm_slack.c    how many new pages may be taken before free pages are remapped
  *   vpmm_offer.c    free pages that the agent may take, and that stay in their regions
  *   vpmm_idle.c     free pages that the process returns: park, trim, adopt, unmap; and the background task
- *   vpmm_small.c    allocations smaller than a page
+ *   vpmm_small.c    allocations smaller than a VPMM page
  *   vpmm_dump.c     totals, dump, trace
  *   vpmm_record.c   record calls in a file
  *   vpmm_options.c  options and environment
@@ -52,6 +52,7 @@ struct vpmm {
 	uint64_t address_bytes; /* size of a chunk; the size of a larger chunk is a multiple */
 	bool address_fixed;     /* address_bytes must not be reduced */
 	uint64_t small_bytes;   /* largest size of a small allocation */
+	bool off;               /* all allocations are small: a VPMM page is larger than the pool */
 	uint32_t page_slots;    /* handles per page */
 	uint32_t idle_ms;       /* UINT32_MAX: never */
 
@@ -129,9 +130,13 @@ static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 
 /*
  * vpmm_fence_now() - record a fence after all work that is queued on a stream. Return 0 if no fence is needed, because
- * no other stream is in use, or if the recording fails. In both cases a later call records one when it is needed.
+ * no other stream is in use and the stream is not a thread's default stream, or if the recording fails. In both cases a
+ * later call records one when it is needed.
  */
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
+
+/* vpmm_too_much() - refuse a request for more pages of the pool, or VPMM pages, than the pool has. Return: -ENOSPC. */
+int vpmm_too_much(struct gpool *pool, uint64_t count) COLD;
 
 static inline struct vpmm_chunk *vpmm_chunk_of(const struct vm_region *region)
 {
@@ -303,6 +308,11 @@ void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
  * were freed without one, so that a later call can return them.
  */
 void vpmm_small_return(struct vpmm *vpmm, bool all);
+/*
+ * vpmm_small_wait() - wait for the GPU work of a buffer that was freed and is larger than a span, and return it. Return
+ * false if there is none, or at the limit, which the first call sets in *limit_ns, which must be 0.
+ */
+bool vpmm_small_wait(struct vpmm *vpmm, uint64_t *limit_ns);
 bool vpmm_small_waits(const struct vpmm *vpmm);
 void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals);
 

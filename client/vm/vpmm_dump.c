@@ -85,10 +85,21 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 	return 0;
 }
 
+/* Return the sign of a region. The signs are those of VPMM, the allocator from which this one is derived. */
+static const char *sign(const struct line *line)
+{
+	if (line->newest)
+		return "+";
+	switch (line->kind) {
+	case VM_FREE: return "-";
+	case VM_HOLE: return line->moving ? "#" : "*"; /* a call maps pages in the holes that it has taken out */
+	case VM_PENDING_UNMAP: return "*";
+	default: return "";
+	}
+}
+
 static int short_tell(const struct lines *lines, void (*line)(void *context, const char *text), void *context)
 {
-	static const char marks[VM_KINDS][2] = {
-		[VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_PENDING_UNMAP] = "*"};
 	char *text = NULL;
 	size_t length = 0;
 
@@ -99,8 +110,7 @@ static int short_tell(const struct lines *lines, void (*line)(void *context, con
 		if (!stream)
 			return -ENOMEM;
 		do
-			fprintf(stream, "[%s%u]", lines->lines[i].newest ? "+" : marks[lines->lines[i].kind],
-				lines->lines[i].count);
+			fprintf(stream, "[%s%u]", sign(&lines->lines[i]), lines->lines[i].count);
 		while (!lines->lines[i++].ends_chunk);
 		whole = !ferror(stream);
 		whole &= !fclose(stream);

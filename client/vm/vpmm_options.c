@@ -82,6 +82,28 @@ static int slack_from(struct vpmm *vpmm, int32_t *percent)
 		GPOOL_VM_SLACK_MAX);
 }
 
+/* Read $GPOOL_VM_PAGES, a number of pages or a share of the pool, if the options do not set the initial memory. */
+static int initial_from(struct vpmm *vpmm, struct gpool_vm_options *options, uint64_t *pages)
+{
+	const char *text = options->initial_bytes || options->initial_percent ? NULL : secure_getenv("GPOOL_VM_PAGES");
+	size_t length = text ? strlen(text) : 0;
+	unsigned long percent;
+	char *end;
+
+	*pages = 0;
+	if (!length)
+		return 0;
+	if (text[length - 1] != '%')
+		return size_from(vpmm, "GPOOL_VM_PAGES", pages);
+	percent = strtoul(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && end == text + length - 1 && percent <= 100) {
+		options->initial_percent = (uint32_t)percent;
+		return 0;
+	}
+	pool_log(vpmm->pool, POOL_LOG_ERROR, "GPOOL_VM_PAGES is '%s', which is not a share from 0%% to 100%%", text);
+	return fail(-EINVAL, "GPOOL_VM_PAGES is '%s', which is not a share from 0%% to 100%%", text);
+}
+
 /* ---- options ---- */
 
 static int options_check(const struct gpool *pool, const struct gpool_vm_options *options)
@@ -100,6 +122,11 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 		return fail(-EINVAL, "trace is %u; the maximum is %d", options->trace, TRACE_MAX);
 	if (options->idle_ms < -1)
 		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
+	if (options->initial_percent > 100 || options->reserved)
+		return fail(-EINVAL, "initial_percent is %u, the maximum is 100; reserved is %u, it must be 0",
+			options->initial_percent, options->reserved);
+	if (options->initial_percent && options->initial_bytes)
+		return fail(-EINVAL, "initial_bytes and initial_percent are both set");
 	if (options->slack_percent < -1 || options->slack_percent > GPOOL_VM_SLACK_MAX)
 		return fail(-EINVAL, "slack_percent is %d; it must be from -1 (none) to %d", options->slack_percent,
 			GPOOL_VM_SLACK_MAX);
@@ -150,6 +177,7 @@ int vpmm_options_read(struct vpmm *vpmm)
 {
 	struct gpool_vm_options *options = &vpmm->options;
 	uint64_t handle_bytes = vpmm->pool->page_bytes * handle_pages(vpmm->pool), pages = 0, trace;
+	uint64_t pool_bytes = vpmm->pool->page_count * vpmm->pool->page_bytes;
 	int error;
 
 	*options = vpmm->configured;
@@ -157,8 +185,8 @@ int vpmm_options_read(struct vpmm *vpmm)
 	error = size_from(vpmm, "GPOOL_VM_PAGE_SIZE", &options->page_bytes);
 	if (!error)
 		error = size_from(vpmm, "GPOOL_VM_VA_SIZE", &options->address_bytes);
-	if (!error && !options->initial_bytes)
-		error = size_from(vpmm, "GPOOL_VM_PAGES", &pages);
+	if (!error)
+		error = initial_from(vpmm, options, &pages);
 	if (!error)
 		error = size_from(vpmm, "GPOOL_VM_TRACE", &trace);
 	if (!error)
@@ -172,21 +200,30 @@ int vpmm_options_read(struct vpmm *vpmm)
 		options->record_path = NULL;
 	if (!options->page_bytes)
 		options->page_bytes = handle_bytes;
-	if (options->page_bytes % handle_bytes || options->page_bytes / handle_bytes > vpmm->pool->page_count) {
+	if (options->page_bytes % handle_bytes) {
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
 			(unsigned long long)options->page_bytes, vpmm->pool->header->name,
 			(unsigned long long)handle_bytes);
-		return fail(-EINVAL,
-			"page_bytes is %llu; it must be a multiple of %llu, a handle of the pool, and fit into it",
+		return fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
 			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);
 	}
-	if (pages > vpmm->pool->page_count)
+	vpmm->off = options->page_bytes > pool_bytes;
+	if (vpmm->off)
+		pool_log(vpmm->pool, POOL_LOG_INFO,
+			"a VPMM page of %llu bytes is larger than pool '%s': all allocations are small",
+			(unsigned long long)options->page_bytes, vpmm->pool->header->name);
+	else if (pages > vpmm->pool->page_count)
 		return fail(-ENOSPC, "GPOOL_VM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages,
 			vpmm->pool->page_count);
-	if (pages)
+	vpmm->page_bytes = vpmm->off ? handle_bytes : options->page_bytes;
+	if (vpmm->off)
+		options->initial_bytes = 0;
+	else if (pages)
 		options->initial_bytes = pages * options->page_bytes;
-	vpmm->page_bytes = options->page_bytes;
-	vpmm->page_slots = (uint32_t)(options->page_bytes / handle_bytes);
+	else if (options->initial_percent)
+		options->initial_bytes =
+			pool_bytes / vpmm->page_bytes * options->initial_percent / 100 * vpmm->page_bytes;
+	vpmm->page_slots = (uint32_t)(vpmm->page_bytes / handle_bytes);
 	vpmm->address_fixed = options->address_bytes != 0;
 	vpmm->address_bytes = options->address_bytes ? options->address_bytes : address_bytes_default;
 	/* Round down to whole pages, so that a reservation begins and ends at a page. */

@@ -1,6 +1,9 @@
 /*
- * vpmm_small.c - allocations smaller than a page: spans (span.h), kept in stream order; or buffers of the driver's own
- * pool. See vpmm.h.
+ * vpmm_small.c - allocations smaller than a VPMM page: spans (span.h) and blocks, kept in stream order; or buffers of
+ * the driver's own pool. See vpmm.h.
+ *
+ * A block is used for more than half a page of the pool. VPMM pages can be much larger, because a driver handle may
+ * have many pages, and because the program chooses them.
  *
  * A freed buffer waits in the list of its stream and size, from which the same stream can reuse it immediately. When
  * its fence is signaled, it returns to its page and is available to all streams. This is checked whenever a stream
@@ -9,14 +12,15 @@
  * the fence as its guard.
  *
  * The driver's pool keeps the stream order itself, so none of its buffers waits here. It needs a stream to queue on, so
- * allocations without a stream use spans. A free without a stream uses a stream of the library, because all work on the
- * buffer is then done.
+ * allocations without a stream use spans and blocks. A free without a stream uses a stream of the library, because all
+ * work on the buffer is then done.
  *
  * The lock protects lists and the hash table. While it is held, no other lock may be acquired, including that of
  * vpmm.h, and vice versa.
  */
-#include "client/core/span.h"
+#include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "client/core/span.h"
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -30,12 +34,24 @@
 #define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
+enum {
+	BLOCK_CLASSES = 64,     /* numbers of pages of blocks that have a class of their own */
+	SETTLE_NS = 1000000000, /* chosen: longer than a step of an engine. Longest wait for freed memory */
+};
+
+enum small_kind {
+	SMALL_SPAN,
+	SMALL_BLOCK, /* only block and address in `span` are used */
+	SMALL_DRIVER /* from the driver's pool: only the address in `span` is used */
+};
+
 struct small {
 	UT_hash_handle hh; /* hashed by address */
 	struct gpool_span span;
-	uint64_t bytes, id; /* requested size */
-	uint64_t order;     /* waiting: position in the order of frees */
-	uint64_t fence;     /* fence of a waiting buffer, or of the guard; 0: none is recorded */
+	enum small_kind kind;
+	uint64_t bytes, held, id; /* requested and occupied size */
+	uint64_t order;           /* waiting: position in the order of frees */
+	uint64_t fence;           /* fence of a waiting buffer, or of the guard; 0: none is recorded */
 	uint64_t then_fence;
 	uint32_t guard; /* stream in whose order the buffer was reused; 0: none */
 	/*
@@ -45,7 +61,6 @@ struct small {
 	uint32_t then;
 	uint32_t class;
 	bool waiting;
-	bool driver;                 /* from the driver's pool: only the address in `span` is used */
 	bool lost;                   /* could not be added to the hash table for lack of memory */
 	TAILQ_ENTRY(small) by_class; /* waiting: latest first */
 	TAILQ_ENTRY(small) by_age;   /* waiting: oldest first; also links spare buffers and those being returned */
@@ -54,7 +69,7 @@ TAILQ_HEAD(small_list, small);
 
 struct small_stream {
 	uint32_t number; /* number of the stream that last used the slot */
-	struct small_list classes[SPAN_CLASSES];
+	struct small_list classes[SPAN_CLASSES + BLOCK_CLASSES];
 	struct small_list ages;
 };
 
@@ -70,13 +85,37 @@ struct vpmm_small {
 	struct gpu_stream *driver;   /* for frees without a stream to the driver's pool; NULL: that pool is not used */
 };
 
+/* ---- sizes ---- */
+
+/* Return the size of the largest span. */
+static uint64_t span_bytes_most(const struct vpmm *vpmm)
+{
+	return vpmm->pool->page_bytes / 2;
+}
+
+static uint64_t block_pages(const struct vpmm *vpmm, uint64_t bytes)
+{
+	return bytes / vpmm->pool->page_bytes + (bytes % vpmm->pool->page_bytes != 0);
+}
+
+/* Return the class of the spans or blocks for this size. Those of the last class have different sizes. */
+static uint32_t class_of(const struct vpmm *vpmm, uint64_t bytes)
+{
+	uint64_t pages;
+
+	if (bytes <= span_bytes_most(vpmm))
+		return span_class_of(vpmm->pool, (uint32_t)bytes);
+	pages = block_pages(vpmm, bytes);
+	return SPAN_CLASSES + (pages < BLOCK_CLASSES ? (uint32_t)pages : BLOCK_CLASSES) - 1;
+}
+
 /* ---- open and close ---- */
 
 int vpmm_small_open(struct vpmm *vpmm)
 {
 	struct vpmm_small *small;
 
-	if (vpmm->options.small == GPOOL_VM_SMALL_PAGES)
+	if (vpmm->options.small == GPOOL_VM_SMALL_PAGES && !vpmm->off)
 		return 0;
 	small = calloc(1, sizeof(*small));
 	if (!small)
@@ -85,11 +124,16 @@ int vpmm_small_open(struct vpmm *vpmm)
 	pthread_mutex_init(&small->driver_lock, NULL);
 	TAILQ_INIT(&small->spares);
 	vpmm->small = small;
-	vpmm->small_bytes = vpmm->pool->page_bytes / 2;
-	if (vpmm->options.small != GPOOL_VM_SMALL_DRIVER)
+	/* A VPMM page that is a page of the pool is as good as a block of one page, and is mapped already. */
+	vpmm->small_bytes = vpmm->off ? UINT64_MAX
+		: vpmm->page_bytes > vpmm->pool->page_bytes || vpmm->options.small == GPOOL_VM_SMALL_DRIVER
+		? vpmm->page_bytes - 1
+		: span_bytes_most(vpmm);
+	if (vpmm->options.small != GPOOL_VM_SMALL_DRIVER && !vpmm->off)
 		return 0;
-	return vpmm->pool->capabilities & GPU_CAP_POOL ? gpu_stream_create(vpmm->pool->gpu, &small->driver)
-						       : -EOPNOTSUPP;
+	if (vpmm->pool->capabilities & GPU_CAP_POOL)
+		return gpu_stream_create(vpmm->pool->gpu, &small->driver);
+	return vpmm->off ? 0 : -EOPNOTSUPP;
 }
 
 void vpmm_small_close(struct vpmm *vpmm)
@@ -103,7 +147,7 @@ void vpmm_small_close(struct vpmm *vpmm)
 	HASH_ITER(hh, small->all, at, next)
 	{
 		HASH_DEL(small->all, at);
-		if (at->driver)
+		if (at->kind == SMALL_DRIVER)
 			gpu_pool_free(vpmm->pool->gpu, at->span.address, small->driver);
 		free(at);
 	}
@@ -132,9 +176,9 @@ bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address)
 		return false;
 	if (address - pool->window_base < pool->page_count * pool->page_bytes)
 		return true;
-	if (likely(!small->driver))
+	if (likely(!small->driver && vpmm->small_bytes <= span_bytes_most(vpmm)))
 		return false;
-	/* The address may be anywhere, because the driver's pool chooses it. */
+	/* The address may be anywhere, because the driver's pool chooses it, or because the block is scattered. */
 	pthread_mutex_lock(&small->lock);
 	HASH_FIND(hh, small->all, &address, sizeof(address), at);
 	pthread_mutex_unlock(&small->lock);
@@ -232,7 +276,15 @@ static void stream_sweep(struct vpmm *vpmm, struct small_stream *stream, struct 
 
 /* ---- return to the pages ---- */
 
-/* Free the spans of these buffers. The caller does not hold the lock. */
+static void source_return(struct vpmm *vpmm, enum small_kind kind, struct gpool_span *span)
+{
+	if (kind == SMALL_SPAN)
+		gpool_span_free(vpmm->pool, span);
+	else
+		gpool_free(vpmm->pool, &span->block);
+}
+
+/* Free the spans and blocks of these buffers. The caller does not hold the lock. */
 static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -241,7 +293,7 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 	if (TAILQ_EMPTY(back))
 		return;
 	TAILQ_FOREACH(at, back, by_age)
-	gpool_span_free(vpmm->pool, &at->span);
+	source_return(vpmm, at->kind, &at->span);
 	pthread_mutex_lock(&small->lock);
 	while ((at = TAILQ_FIRST(back))) {
 		TAILQ_REMOVE(back, at, by_age);
@@ -301,6 +353,46 @@ void vpmm_small_return(struct vpmm *vpmm, bool all)
 	spans_give_back(vpmm, &back);
 }
 
+/* Return the fence of the buffer that has waited longest among those with a fence; 0: none. */
+static uint64_t oldest_fence(struct vpmm_small *small)
+{
+	uint64_t fence = 0, order = UINT64_MAX;
+
+	pthread_mutex_lock(&small->lock);
+	for (int slot = 1; slot < SESSION_TIMELINES; slot++) {
+		const struct small *at = small->streams[slot] ? TAILQ_FIRST(&small->streams[slot]->ages) : NULL;
+
+		if (at && at->fence && at->order < order) {
+			fence = at->fence;
+			order = at->order;
+		}
+	}
+	pthread_mutex_unlock(&small->lock);
+	return fence;
+}
+
+bool vpmm_small_wait(struct vpmm *vpmm, uint64_t *limit_ns)
+{
+	struct gpool_fence fence;
+	uint64_t now;
+
+	/* Spans are too small to be waited for. */
+	if (vpmm->small_bytes <= vpmm->pool->page_bytes || !vpmm_small_waits(vpmm))
+		return false;
+	now = monotonic_ns();
+	if (!*limit_ns)
+		*limit_ns = now + SETTLE_NS;
+	vpmm_small_return(vpmm, true);
+	if (!vpmm_small_waits(vpmm))
+		return true;
+	fence.value = oldest_fence(vpmm->small);
+	if (!fence.value || now >= *limit_ns ||
+		gpool_fence_wait(vpmm->pool, fence, (int)((*limit_ns - now) / 1000000) + 1))
+		return false;
+	vpmm_small_return(vpmm, false);
+	return true;
+}
+
 void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream)
 {
 	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
@@ -325,7 +417,7 @@ static struct small_stream *stream_create(void)
 	if (!stream)
 		return NULL;
 	TAILQ_INIT(&stream->ages);
-	for (int class = 0; class < SPAN_CLASSES; class ++)
+	for (int class = 0; class < SPAN_CLASSES + BLOCK_CLASSES; class ++)
 		TAILQ_INIT(&stream->classes[class]);
 	return stream;
 }
@@ -357,9 +449,35 @@ static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
 	return stream ? 0 : -ENOMEM;
 }
 
-static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
+static int source_alloc(struct vpmm *vpmm, uint64_t bytes, int32_t timeout_ms, struct gpool_span *span)
 {
-	int error = gpool_span_alloc(vpmm->pool, bytes, vpmm->options.usage, span);
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct alloc_request request;
+	uint64_t pages = block_pages(vpmm, bytes);
+	int error;
+
+	if (bytes <= span_bytes_most(vpmm))
+		return gpool_span_alloc(vpmm->pool, bytes, vpmm->options.usage, span);
+	if (pages > vpmm->pool->page_count)
+		return vpmm_too_much(vpmm->pool, pages);
+	options.usage = vpmm->options.usage;
+	options.timeout_ms = timeout_ms;
+	/* As the pins of VPMM pages, this one lasts as long as the program needs the memory, and is not leaked. */
+	error = alloc_request_read(vpmm->pool, &options, BLOCK_RANGE, &request);
+	if (!error)
+		error = alloc_block(vpmm->pool, (uint32_t)pages, &request, &span->block);
+	if (error)
+		return error;
+	error = gpool_address(vpmm->pool, &span->block, &span->address);
+	if (error)
+		gpool_free(vpmm->pool, &span->block);
+	return error;
+}
+
+/* Allocate a span or a block. If no VPMM page can be used instead, wait for pages. */
+static int source_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
+{
+	int error = source_alloc(vpmm, bytes, 0, span);
 
 	if (error != -ENOSPC && error != -EDQUOT)
 		return error;
@@ -370,7 +488,7 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);
 	vpmm_unlock(vpmm);
-	return gpool_span_alloc(vpmm->pool, bytes, vpmm->options.usage, span);
+	return source_alloc(vpmm, bytes, vpmm->off ? vpmm->options.timeout_ms : 0, span);
 }
 
 static void small_begin(struct vpmm_small *small, struct small *at, uint64_t bytes)
@@ -378,12 +496,13 @@ static void small_begin(struct vpmm_small *small, struct small *at, uint64_t byt
 	at->bytes = bytes;
 	/* The id is odd; the ids of whole pages are even. */
 	at->id = 2 * ++small->ids + 1;
-	small->live_bytes += at->span.bytes;
+	small->live_bytes += at->held;
 	small->allocations++;
 }
 
-/* Add a span to the hash table. Return NULL if no memory is available. */
-static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span, uint64_t bytes, bool driver)
+/* Add a buffer to the hash table. Return NULL if no memory is available. */
+static struct small *small_know(
+	struct vpmm *vpmm, const struct gpool_span *span, uint64_t bytes, uint64_t held, enum small_kind kind)
 {
 	struct vpmm_small *small = vpmm->small;
 	struct small *at;
@@ -395,8 +514,7 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 	else
 		at = malloc(sizeof(*at));
 	if (at) {
-		*at = (struct small){
-			.span = *span, .class = span_class_of(vpmm->pool, (uint32_t)bytes), .driver = driver};
+		*at = (struct small){.span = *span, .class = class_of(vpmm, bytes), .held = held, .kind = kind};
 		HASH_ADD(hh, small->all, span.address, sizeof(at->span.address), at);
 		if (at->lost) {
 			free(at);
@@ -411,24 +529,26 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 
 static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **made)
 {
-	struct gpool_span span;
+	enum small_kind kind = bytes <= span_bytes_most(vpmm) ? SMALL_SPAN : SMALL_BLOCK;
+	struct gpool_span span = {.bytes = 0};
 	int error;
 
 	vpmm_small_return(vpmm, false);
-	error = span_take(vpmm, bytes, &span);
+	error = source_take(vpmm, bytes, &span);
 	if (error)
 		return error;
-	*made = small_know(vpmm, &span, bytes, false);
+	*made = small_know(vpmm, &span, bytes,
+		kind == SMALL_SPAN ? span.bytes : span.block.page_count * vpmm->pool->page_bytes, kind);
 	if (*made)
 		return 0;
-	gpool_span_free(vpmm->pool, &span);
+	source_return(vpmm, kind, &span);
 	return -ENOMEM;
 }
 
 /* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream in its present state. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
-	struct gpool_span span = {.bytes = (uint32_t)bytes};
+	struct gpool_span span = {.bytes = 0};
 	int error;
 
 	if (!stream_can_wait(vpmm->pool, stream))
@@ -436,7 +556,7 @@ static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struc
 	error = stream_pool_alloc(vpmm->pool, stream, bytes, &span.address);
 	if (error)
 		return error == -EBUSY ? -EOPNOTSUPP : error; /* -EBUSY: a graph is being captured */
-	*made = small_know(vpmm, &span, bytes, true);
+	*made = small_know(vpmm, &span, bytes, bytes, SMALL_DRIVER);
 	if (*made)
 		return 0;
 	stream_pool_free(vpmm->pool, stream, span.address);
@@ -461,7 +581,10 @@ int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64
 	}
 	pthread_mutex_lock(&small->lock);
 	lists = stream_of(small, stream);
-	if (lists && (at = TAILQ_FIRST(&lists->classes[span_class_of(vpmm->pool, (uint32_t)bytes)]))) {
+	at = lists ? TAILQ_FIRST(&lists->classes[class_of(vpmm, bytes)]) : NULL;
+	if (at && at->kind == SMALL_BLOCK && at->span.block.page_count != block_pages(vpmm, bytes))
+		at = NULL;
+	if (at) {
 		waiting_remove(small, lists, at);
 		at->guard = stream;
 		small_begin(small, at, bytes);
@@ -573,9 +696,9 @@ int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64
 	}
 	*bytes = at->bytes;
 	*id = at->id;
-	small->live_bytes -= at->span.bytes;
+	small->live_bytes -= at->held;
 	small->frees++;
-	if (at->driver) {
+	if (at->kind == SMALL_DRIVER) {
 		HASH_DEL(small->all, at);
 		pthread_mutex_unlock(&small->lock);
 		driver_free(vpmm, at, stream);

@@ -10,7 +10,7 @@ static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_stats *totals)
 	const struct region_set *set = &vpmm->set;
 	uint64_t page_bytes = vpmm->page_bytes;
 
-	totals->page_bytes = page_bytes;
+	totals->page_bytes = vpmm->options.page_bytes;
 	totals->live_bytes = set->pages[VM_ALLOCATED] * page_bytes;
 	totals->reusable_bytes = set->pages[VM_FREE] * page_bytes;
 	totals->hole_bytes = set->pages[VM_HOLE] * page_bytes;

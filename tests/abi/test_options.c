@@ -40,7 +40,7 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_fence_handle, bytes), 4);
 	assert_int_equal(GPOOL_FENCE_HANDLE_TIMELINE, 2);
 	assert_int_equal(GPOOL_FENCE_EXPORT_EVENT, 1);
-	assert_int_equal(sizeof(struct gpool_scope), 40);
+	assert_int_equal(sizeof(struct gpool_scope), 48);
 	assert_int_equal(sizeof(struct gpool_event), 288);
 	assert_int_equal(sizeof(struct gpool_loan), 56);
 	assert_int_equal(sizeof(struct gpool_device_info), 144);
@@ -122,13 +122,14 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_range_options, timeout_ms), 32);
 	assert_int_equal(offsetof(struct gpool_range_info, address), 16);
 	assert_int_equal(offsetof(struct gpool_range_info, name), 48);
-	assert_int_equal(sizeof(struct gpool_vm_options), 64);
+	assert_int_equal(sizeof(struct gpool_vm_options), 72);
 	assert_int_equal(sizeof(struct gpool_vm_stats), 184);
 	assert_int_equal(offsetof(struct gpool_vm_options, page_bytes), 8);
 	assert_int_equal(offsetof(struct gpool_vm_options, small), 32);
 	assert_int_equal(offsetof(struct gpool_vm_options, record_path), 48);
 	assert_int_equal(offsetof(struct gpool_vm_options, idle_ms), 56);
 	assert_int_equal(offsetof(struct gpool_vm_options, slack_percent), 60);
+	assert_int_equal(offsetof(struct gpool_vm_options, initial_percent), 64);
 	assert_int_equal(offsetof(struct gpool_vm_stats, slack_percent), 4);
 	assert_int_equal(offsetof(struct gpool_vm_stats, page_bytes), 8);
 	assert_int_equal(offsetof(struct gpool_vm_stats, small_bytes), 72);

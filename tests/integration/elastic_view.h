@@ -9,15 +9,17 @@
 #include "tests/integration/spill_view.h"
 #include "tests/lib/unwatched.h"
 
-enum { PAGE_BYTES = 512 << 10, SPARSE = 4096 };
+enum { PAGE_BYTES = TEST_PAGE_BYTES, SPARSE = 4096 };
 
 #define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
 
 __attribute__((unused)) static const char *const plain[] = {"--pool", POOL, CALM, NULL};
-__attribute__((unused)) static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
-__attribute__((unused)) static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+__attribute__((unused)) static const char *const fours[] = {
+	"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, CALM, NULL};
+__attribute__((unused)) static const char *const spilling[] = {
+	"--pool", POOL ",spill_memory=" TEST_SIZE_64_PAGES, CALM, NULL};
 __attribute__((unused)) static const char *const fours_spilling[] = {
-	"--pool", POOL ",handle_size=2MiB,spill_memory=32MiB", CALM, NULL};
+	"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES ",spill_memory=" TEST_SIZE_64_PAGES, CALM, NULL};
 
 static const struct gpool_fence done_fence = {0};
 

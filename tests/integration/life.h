@@ -34,7 +34,7 @@
 
 enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 1000, END_MS = AWAIT_MS };
 
-#define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
+#define POOL "name=p0,backend=host,size=64 pages,page_size=" TEST_PAGE_SIZE ",reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"
 
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};

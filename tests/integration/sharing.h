@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-enum { UNITS = 16, PAGE_BYTES = 512 << 10, PAGE_WORDS = PAGE_BYTES / 8, STEP = 61 };
+enum { UNITS = 16, PAGE_BYTES = TEST_PAGE_BYTES, PAGE_WORDS = PAGE_BYTES / 8, STEP = 61 };
 enum { NONE_MS = 150, ALL_MS = AWAIT_MS, CELLS_MAX = 256, GATES_MAX = 2, OWNER_MS = AWAIT_MS };
 
 enum owner_state { IDLE, STOPPED, WORKING, HANGING, KILLED, BACK, STATES };

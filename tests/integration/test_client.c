@@ -24,9 +24,9 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024 };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES };
 
-#define SECOND_POOL "name=p1,backend=host,device=1,size=32MiB,page_size=512KB,reserved=4 pages" /* 64 pages */
+#define SECOND_POOL "name=p1,backend=host,device=1,size=64 pages,page_size=" TEST_PAGE_SIZE ",reserved=4 pages"
 
 static struct harness harness;
 

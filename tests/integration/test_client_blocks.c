@@ -9,6 +9,7 @@
 #include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000 };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, ALL = 1000000 };
 
 static struct harness harness;
 static struct gpool *pool;
@@ -492,7 +493,7 @@ static void test_scope_unpins_at_its_end(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_COUNT, 0, &scope), -EINVAL);
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 2, &scope), -EINVAL);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 4, &scope), -EINVAL);
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope), 0);
 	for (int i = 0; i < 40; i++)
 		assert_int_equal(gpool_scope_alloc(&scope, 1 + (uint32_t)i % 3, NULL, &blocks[i]), 0);
@@ -527,6 +528,136 @@ static void test_scope_frees_and_reports(void **state)
 	/* One block was freed explicitly: the end of the scope reports it, and frees the other blocks. */
 	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), -ESTALE);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+}
+
+/* ---- pin rules ---- */
+
+static struct gpool_block alloc_as(uint32_t usage, uint32_t pages)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block = {0};
+
+	options.usage = usage;
+	assert_int_equal(gpool_alloc(pool, pages, &options, &block), 0);
+	return block;
+}
+
+static bool is_pinned(const struct gpool_block *block)
+{
+	return atomic_load(&pool->session.pins[block->page]) != 0;
+}
+
+static void *allocates_elsewhere(void *block)
+{
+	*(struct gpool_block *)block = alloc_as(GPOOL_USAGE_ACTIVATION, 1);
+	return NULL;
+}
+
+/* A thread's scope pins what the thread allocates for its usage, for as long as the scope lasts. */
+static void test_rules_of_a_thread(void **state)
+{
+	static const uint32_t usages[] = {GPOOL_USAGE_KV_CACHE, GPOOL_USAGE_LORA_WEIGHT, GPOOL_USAGE_TEMP_BUFFER,
+		GPOOL_USAGE_ACTIVATION, GPOOL_USAGE_GRADIENT};
+	struct gpool_block in, others, out, inner, freed, left;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT, nested = GPOOL_SCOPE_INIT;
+	pthread_t thread;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(usages) / sizeof(*usages); i++) {
+		assert_int_equal(gpool_scope_begin(pool, usages[i], GPOOL_SCOPE_THREAD, &scope), 0);
+		in = usages[i] ? alloc_as(usages[i], 2) : alloc(1); /* without options, the usage is KV_CACHE */
+		out = alloc_as(usages[(i + 1) % GPOOL_USAGE_COUNT], 1);
+		assert_true(is_pinned(&in));
+		assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
+		assert_false(is_pinned(&in));
+		assert_true(is_pinned(&out));
+		assert_int_equal(gpool_discard(pool, &in), 0);
+		assert_int_equal(gpool_free(pool, &out), 0);
+	}
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, GPOOL_SCOPE_THREAD, &scope), 0);
+	in = alloc_as(GPOOL_USAGE_ACTIVATION, 1);
+	assert_int_equal(pthread_create(&thread, NULL, allocates_elsewhere, &others), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(
+		gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, GPOOL_SCOPE_THREAD | GPOOL_SCOPE_FREE, &nested), 0);
+	inner = alloc_as(GPOOL_USAGE_ACTIVATION, 1);
+	freed = alloc_as(GPOOL_USAGE_ACTIVATION, 1);
+	assert_int_equal(gpool_free(pool, &freed), 0);
+	assert_int_equal(gpool_scope_end(&nested, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_pin(pool, &inner), -ESTALE);
+	assert_true(is_pinned(&in));
+	left = alloc_as(GPOOL_USAGE_ACTIVATION, 1);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
+	assert_false(is_pinned(&in));
+	assert_false(is_pinned(&left));
+	assert_true(is_pinned(&others));
+	assert_int_equal(gpool_discard(pool, &in), 0);
+	assert_int_equal(gpool_discard(pool, &left), 0);
+	assert_int_equal(gpool_free(pool, &others), 0);
+	assert_int_equal(atomic_load(&pool->thread_scopes), 0);
+}
+
+static void *ends_with_a_scope(void *scope)
+{
+	struct gpool_scope *begun = scope;
+
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_GRADIENT, GPOOL_SCOPE_THREAD, begun), 0);
+	return NULL;
+}
+
+static void *ends_a_scope(void *scope)
+{
+	assert_int_equal(gpool_scope_end(scope, GPOOL_FENCE_NONE), -EINVAL);
+	return NULL;
+}
+
+static void test_scopes_of_other_threads(void **state)
+{
+	struct gpool_scope scope = GPOOL_SCOPE_INIT, lost = GPOOL_SCOPE_INIT;
+	struct gpool_block block;
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_GRADIENT, GPOOL_SCOPE_THREAD, &scope), 0);
+	block = alloc_as(GPOOL_USAGE_GRADIENT, 1);
+	assert_int_equal(pthread_create(&thread, NULL, ends_a_scope, &scope), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(is_pinned(&block));
+	assert_int_equal(pthread_create(&thread, NULL, ends_with_a_scope, &lost), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(atomic_load(&pool->thread_scopes), 1);
+	assert_int_equal(gpool_scope_end(&lost, GPOOL_FENCE_NONE), -EINVAL);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_discard(pool, &block), 0);
+}
+
+static uint32_t lines;
+
+static void count_lines(void *context, int level, const char *text)
+{
+	(void)context;
+	lines += level == POOL_LOG_INFO && strstr(text, "outside of a scope") != NULL;
+}
+
+/* What no rule can unpin is logged, once for each usage. */
+static void test_missing_scopes_are_logged(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
+
+	(void)state;
+	gpool_close(pool);
+	options.log = count_lines;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	lines = 0;
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_THREAD, &scope), 0);
+	for (uint32_t usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
+		for (int i = 0; i < 2; i++)
+			alloc_as(usage, 1);
+	assert_int_equal(lines, 2); /* ACTIVATION, GRADIENT */
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
+	alloc_as(GPOOL_USAGE_TEMP_BUFFER, 1);
+	assert_int_equal(lines, 3);
 }
 
 /* ---- two phases ---- */
@@ -717,6 +848,9 @@ int main(void)
 		TEST(test_scattered_block),
 		TEST(test_scattered_block_evicted_and_again),
 		TEST(test_scope_unpins_at_its_end),
+		TEST(test_rules_of_a_thread),
+		TEST(test_scopes_of_other_threads),
+		TEST(test_missing_scopes_are_logged),
 		TEST(test_scope_frees_and_reports),
 		TEST(test_two_phases),
 		TEST(test_two_phases_scattered),

@@ -18,13 +18,13 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-enum { PAGE_BYTES = 512 << 10, SLICES = 4, BLOCKS = 100 };
+enum { PAGE_BYTES = TEST_PAGE_BYTES, SLICES = 4, BLOCKS = 100 };
 
 #define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
 
 static const char *const plain[] = {"--pool", POOL, CALM, NULL};
-static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
-static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+static const char *const fours[] = {"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, CALM, NULL};
+static const char *const spilling[] = {"--pool", POOL ",spill_memory=" TEST_SIZE_64_PAGES, CALM, NULL};
 
 static const struct gpool_fence done_fence = {0};
 

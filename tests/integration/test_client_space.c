@@ -15,12 +15,12 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { PAGE_BYTES = 512 << 10 };
+enum { PAGE_BYTES = TEST_PAGE_BYTES };
 
 #define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
 
 static const char *const ones[] = {"--pool", POOL, CALM, NULL};
-static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
+static const char *const fours[] = {"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, CALM, NULL};
 
 static uint32_t free_pages(void)
 {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024 };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES };
 
 static struct harness harness;
 static struct gpool *pool;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000, SOON_MS = AWAIT_MS };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, ALL = 1000000, SOON_MS = AWAIT_MS };
 
 static struct harness harness;
 static struct gpool *pool;

@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = AWAIT_MS };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = AWAIT_MS };
 enum { ROUNDS = 60000, EVICT_ROUNDS = 200 }; /* a run ends when both are reached */
 
 static struct harness harness;

@@ -188,7 +188,7 @@ static void test_grows_in_place(void **state)
 	expect_content(nine, 9, 0x99);
 	/* Downwards, into the hole that is left. */
 	assert_int_equal(take(5, s), six + PAGE_BYTES);
-	assert_string_equal(dump(), "[#1][+5][1][9]");
+	assert_string_equal(dump(), "[*1][+5][1][9]");
 	assert_int_equal(pool_pages(), 15);
 }
 
@@ -285,13 +285,13 @@ static void test_holes_join(void **state)
 	finish(s);
 	/* The next call starts in phase 0. The regions in between are freed, and are remapped too. */
 	take(1, s);
-	assert_string_equal(dump(), "[+1][#1][2][#2][1][4]");
+	assert_string_equal(dump(), "[+1][*1][2][*2][1][4]");
 	give(b, s);
 	take(6, s);
-	assert_string_equal(dump(), "[1][#1][*2][#2][1][4][+6]");
+	assert_string_equal(dump(), "[1][*1][*2][*2][1][4][+6]");
 	finish(s);
 	take(1, s);
-	assert_string_equal(dump(), "[1][+1][#4][1][4][6]");
+	assert_string_equal(dump(), "[1][+1][*4][1][4][6]");
 }
 
 /* ---- addresses ---- */
@@ -536,7 +536,7 @@ static void test_unfinished_regions_of_others(void **state)
 	expect_content(a + 4 * PAGE_BYTES, 2, 0xaaaa);
 	finish(s);
 	take(1, t);
-	assert_string_equal(dump(), "[2][#4][+1][-1][4]");
+	assert_string_equal(dump(), "[2][*4][+1][-1][4]");
 	gpool_stream_close(pool, manual);
 }
 
@@ -775,13 +775,135 @@ static void test_captured(void **state)
 	assert_string_equal(dump(), "[-4][4]");
 }
 
+/* ---- default streams of threads ---- */
+
+static pthread_barrier_t inside, outside;
+
+struct own_stream {
+	uint32_t stream, gate;
+	uint64_t address;
+	struct gpool_fence hold;
+};
+
+static uint32_t thread_stream(void)
+{
+	uint32_t stream = 0, again = 0;
+
+	assert_int_equal(gpool_stream_open(pool, GPU_STREAM_PER_THREAD, 0, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, GPU_STREAM_PER_THREAD, 0, &again), 0);
+	assert_int_equal(again, stream);
+	return stream;
+}
+
+static void *allocates_in_its_own_stream(void *argument)
+{
+	struct own_stream *own = argument;
+
+	own->stream = thread_stream();
+	own->address = take(4, own->stream);
+	fill(own->stream, own->address, 4, 0xbbbb);
+	finish(own->stream);
+	return NULL;
+}
+
+/*
+ * The driver has one handle for the default streams of all threads. Memory that one thread has freed, and that its
+ * stream still uses, must not be allocated by another thread.
+ */
+static void test_default_streams_of_two_threads(void **state)
+{
+	struct own_stream other = {0};
+	uint32_t s, next, manual = manual_stream();
+	struct gpool_fence gate, fence;
+	pthread_t thread;
+	uint64_t a;
+
+	(void)state;
+	configure(8);
+	s = thread_stream();
+	a = take(4, s);
+	gate = gate_before(s, manual);
+	fill(s, a, 4, 0xaaaa);
+	give(a, s);
+	/* In the order of its own stream, it can be used again at once. */
+	assert_int_equal(take(4, s), a);
+	give(a, s);
+	assert_int_equal(pthread_create(&thread, NULL, allocates_in_its_own_stream, &other), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_not_equal(other.stream, s);
+	assert_int_not_equal(other.address, a);
+	expect_content(other.address, 4, 0xbbbb);
+	signal_fence(gate);
+	finish(s);
+	expect_content(a, 4, 0xaaaa);
+	expect_content(other.address, 4, 0xbbbb);
+	/* The stream of the thread that has ended is closed, and its number not used again. */
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &next), 0);
+	assert_int_equal(gpool_fence_record(pool, other.stream, &fence), -EINVAL);
+	assert_int_equal(atomic_load(&pool->vpmm->streams_used), 1);
+	give(other.address, other.stream);
+	gpool_stream_close(pool, s);
+	assert_int_not_equal(thread_stream(), s);
+	gpool_stream_close(pool, manual);
+}
+
+static void *works_in_its_own_stream(void *argument)
+{
+	struct own_stream *own = argument;
+
+	own->stream = thread_stream();
+	own->address = take(2, own->stream);
+	assert_int_equal(gpool_stream_wait(pool, own->stream, own->hold), 0);
+	fill(own->stream, own->address, 2, 0xcccc);
+	pthread_barrier_wait(&inside);
+	pthread_barrier_wait(&outside);
+	return NULL;
+}
+
+/* Calls of other threads with the number of a thread's default stream keep its order. */
+static void test_default_stream_of_another_thread(void **state)
+{
+	struct own_stream other = {.gate = manual_stream()};
+	struct gpool_fence fence, copied;
+	pthread_t thread;
+	void *native = NULL;
+	uint64_t b;
+
+	(void)state;
+	configure(8);
+	other.hold = record(other.gate);
+	pthread_barrier_init(&inside, NULL, 2);
+	pthread_barrier_init(&outside, NULL, 2);
+	assert_int_equal(pthread_create(&thread, NULL, works_in_its_own_stream, &other), 0);
+	pthread_barrier_wait(&inside);
+	fence = record(other.stream);
+	assert_int_equal(gpool_fence_done(pool, fence), 0);
+	b = take(2, streams[0]);
+	assert_int_equal(gpool_copy(pool, other.stream, b, other.address, 2 * PAGE_BYTES), 0);
+	copied = record(other.stream);
+	assert_int_equal(gpool_fence_done(pool, copied), 0);
+	assert_int_equal(gpool_stream_native(pool, other.stream, &native), 0);
+	assert_ptr_not_equal(native, GPU_STREAM_PER_THREAD);
+	signal_fence(other.hold);
+	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
+	expect_content(other.address, 2, 0xcccc);
+	assert_int_equal(gpool_fence_wait(pool, copied, SOON_MS), 0);
+	expect_content(b, 2, 0xcccc);
+	/* Closing it waits for its work, also in another thread. */
+	gpool_stream_close(pool, other.stream);
+	pthread_barrier_wait(&outside);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	pthread_barrier_destroy(&inside);
+	pthread_barrier_destroy(&outside);
+	gpool_stream_close(pool, other.gate);
+}
+
 /* ---- threads ---- */
 
 /* The map call of one thread stops in the driver until the other thread is done. */
 static struct gpu_ops stopping;
 static const struct gpu_ops *real;
 static pthread_t stopped_thread;
-static pthread_barrier_t inside, outside;
 static _Atomic bool stop_once;
 
 static int stopping_map(
@@ -823,7 +945,7 @@ static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
 	pool->gpu->ops = &stopping;
 	assert_int_equal(pthread_create(&thread, NULL, stopped_call, &moved), 0);
 	pthread_barrier_wait(&inside);
-	/* During a remapping its region is visible, but no allocation uses it. */
+	/* During a remapping its new region, of a free region and a hole, is visible, but no allocation uses it. */
 	assert_string_equal(dump(), "[-4][4][8][-4][#4]");
 	for (int round = 0; round < 1000; round++) {
 		give(b, streams[1]);
@@ -870,6 +992,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_guards, attach, detach),
 		cmocka_unit_test_setup_teardown(test_guarded_for_another_stream, attach, detach),
 		cmocka_unit_test_setup_teardown(test_closed_streams, attach, detach),
+		cmocka_unit_test_setup_teardown(test_default_streams_of_two_threads, attach, detach),
+		cmocka_unit_test_setup_teardown(test_default_stream_of_another_thread, attach, detach),
 		cmocka_unit_test_setup_teardown(test_captured, attach, detach),
 		cmocka_unit_test_setup_teardown(test_streams_do_not_wait_for_each_others_driver_calls, attach, detach),
 	};

@@ -223,7 +223,7 @@ static void test_zombies(void **state)
 	pool->vpmm->unmaps_refused = 0;
 	give(a, s);
 	take(1, s);
-	assert_string_equal(dump(), "[#4][1][5][+1]");
+	assert_string_equal(dump(), "[*4][1][5][+1]");
 }
 
 /* A fence that cannot be recorded now is recorded when it is first needed. */

@@ -71,6 +71,11 @@ static void test_options(void **state)
 	WRONG(idle_ms, -2);
 	WRONG(slack_percent, -2);
 	WRONG(slack_percent, GPOOL_VM_SLACK_MAX + 1);
+	WRONG(initial_percent, 101);
+	WRONG(reserved, 1);
+	options.initial_bytes = PAGE_BYTES;
+	WRONG(initial_percent, 10);
+	options.initial_bytes = 0;
 	WRONG(size, 3);
 	longer.known.size = sizeof(longer);
 	longer.future = 1;
@@ -137,7 +142,7 @@ static void test_environment(void **state)
 	setenv("GPOOL_VM_SLACK", "1000", 1);
 	setenv("GPOOL_VM_PAGES", "5", 1);
 	setenv("GPOOL_VM_VA_SIZE", "64M", 1);
-	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, 2 * PAGE_BYTES, streams[0], &address), 0);
 	unsetenv("GPOOL_VM_PAGE_SIZE");
 	unsetenv("GPOOL_VM_PAGES");
 	unsetenv("GPOOL_VM_VA_SIZE");
@@ -563,7 +568,7 @@ static _Alignas(256) char pool_memory[16][256];
 static int fake_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va)
 {
 	(void)gpu;
-	assert_true(stream && bytes <= PAGE_BYTES / 2);
+	assert_true(stream && bytes < PAGE_BYTES);
 	*va = (uintptr_t)pool_memory[pool_allocs++ % 16];
 	return 0;
 }
@@ -574,6 +579,121 @@ static int fake_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *strea
 	assert_true(stream && va >= (uintptr_t)pool_memory && va < (uintptr_t)(pool_memory + 16));
 	pool_frees++;
 	return 0;
+}
+
+/* Small means smaller than a VPMM page, whatever the size of the pool's pages. */
+static void test_small_is_less_than_a_page(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+	uint32_t s = streams[0], manual = manual_stream();
+	uint64_t a, b, calls, most = 200 * PAGE_BYTES;
+	const struct block_entry *entry;
+
+	(void)state;
+	options.page_bytes = most;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	a = take_bytes(3 * PAGE_BYTES - 1, s);
+	assert_int_equal(totals().small_bytes, 3 * PAGE_BYTES);
+	/* Its pin is not a leaked one, however long the program keeps it. */
+	entry = &pool->session.blocks[(a - pool->window_base) / PAGE_BYTES];
+	assert_true(atomic_load(&entry->tag) & BLOCK_RANGE);
+	b = take_bytes(most - 1, s);
+	assert_int_equal(totals().small_bytes, 203 * PAGE_BYTES);
+	assert_int_equal(totals().live_regions, 0);
+	fill(s, a, 3, 0x111);
+	fill(s, b, 200, 0x222);
+	/* The same stream can use it again at once, for the same number of pages. */
+	calls = driver_calls();
+	give(a, s);
+	assert_int_equal(take_bytes(2 * PAGE_BYTES + 1, s), a);
+	give(b, s);
+	assert_int_equal(take_bytes(199 * PAGE_BYTES + 1, s), b);
+	assert_int_equal(driver_calls(), calls);
+	finish(s);
+	expect_content(a, 3, 0x111);
+	expect_content(b, 200, 0x222);
+	give(b, s);
+	b = take_bytes(190 * PAGE_BYTES, s);
+	give(b, s);
+	/* Another stream cannot, as long as the work is not done. */
+	give(a, manual);
+	b = take_bytes(3 * PAGE_BYTES, s);
+	assert_int_not_equal(a, b);
+	give(b, s);
+	gpool_stream_close(pool, manual);
+	finish(s);
+	take_bytes(most, s);
+	assert_int_equal(totals().live_regions, 1);
+	assert_int_equal(totals().small_bytes, 0);
+}
+
+/* With a VPMM page that is larger than the pool, allocations come from the driver's pool, or else are pages. */
+static void test_page_larger_than_the_pool(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+	uint32_t s = streams[0], t = streams[1];
+	bool driver = pool->capabilities & GPU_CAP_POOL;
+	uint64_t a, b, c, calls = gpu_calls(pool->gpu, GPU_CALL_POOL_ALLOC);
+
+	(void)state;
+	options.page_bytes = (PAGES + 1) * (uint64_t)PAGE_BYTES;
+	options.initial_percent = 80; /* ignored */
+	options.small = GPOOL_VM_SMALL_PAGES;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	a = take_bytes(10 * PAGE_BYTES, s);
+	b = take_bytes(100, s);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_POOL_ALLOC), calls + 2 * driver);
+	c = take_bytes(3 * PAGE_BYTES, 0); /* a wait on the GPU is not possible: pages of the pool */
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_POOL_ALLOC), calls + 2 * driver);
+	assert_int_equal(totals().small_bytes, 13 * PAGE_BYTES + (driver ? 100 : 256));
+	assert_int_equal(totals().page_bytes, options.page_bytes);
+	assert_int_equal(totals().reserved_bytes, 0);
+	assert_string_equal(dump(), "");
+	fill(s, a, 10, 0xaaaa);
+	fill(t, c, 3, 0xcccc);
+	give(a, s);
+	a = take_bytes(10 * PAGE_BYTES, s);
+	finish(t);
+	expect_content(c, 3, 0xcccc);
+	give(a, s);
+	give(b, s);
+	give(c, t);
+	assert_int_equal(gpool_free_async(pool, c, t), -ESTALE);
+	assert_int_equal(totals().small_bytes, 0);
+	/* Everything in one piece, as soon as the work is done; and not more than there is. */
+	finish(s);
+	finish(t);
+	if (!driver) {
+		a = take_bytes(PAGES * (uint64_t)PAGE_BYTES, s);
+		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, t, &b), -ENOSPC);
+		give(a, s);
+		assert_int_equal(gpool_malloc_async(pool, options.page_bytes, t, &b), -ENOSPC);
+	}
+}
+
+static void test_share_of_the_pool(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+	static const char *const wrong[] = {"%", "101%", "-1%", "5 %", "2.5%", "x%", "5%%"};
+	uint64_t address;
+
+	(void)state;
+	options.initial_percent = 50;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	take(1, streams[0]);
+	assert_string_equal(dump(), "[+1][-255]");
+	detach(state);
+	attach(state);
+	options.initial_percent = 0;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		setenv("GPOOL_VM_PAGES", wrong[i], 1);
+		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
+	}
+	setenv("GPOOL_VM_PAGES", "80%", 1);
+	take(1, streams[0]);
+	unsetenv("GPOOL_VM_PAGES");
+	assert_string_equal(dump(), "[+1][-408]");
 }
 
 static void test_small_of_the_driver(void **state)
@@ -596,11 +716,11 @@ static void test_small_of_the_driver(void **state)
 	pool_allocs = pool_frees = 0;
 	a = take_bytes(100, s);
 	assert_int_equal(a, (uintptr_t)pool_memory[0]);
-	b = take_bytes(2000, s);
+	b = take_bytes(PAGE_BYTES - 1, s);
 	c = take(1, s);
 	d = take_bytes(100, 0); /* no stream for a wait on the GPU: a part of a page */
 	assert_int_equal(pool_allocs, 2);
-	assert_int_equal(totals().small_bytes, 2356);
+	assert_int_equal(totals().small_bytes, 100 + PAGE_BYTES - 1 + 256);
 	give(a, s);
 	assert_int_equal(pool_frees, 1);
 	assert_int_equal(gpool_free_async(pool, a, s), -EINVAL);
@@ -642,6 +762,7 @@ static struct gpool *open_logged(void)
 static void test_trace(void **state)
 {
 	struct gpool_vm_options options = vm_options(8);
+	char freed[64];
 	uint64_t a, b;
 
 	(void)state;
@@ -656,7 +777,8 @@ static void test_trace(void **state)
 	assert_non_null(strstr(log_text, "[+4][-4]"));
 	b = take(2, streams[0]);
 	give(a, streams[0]);
-	assert_non_null(strstr(log_text, "mfree of 2097152 bytes"));
+	snprintf(freed, sizeof(freed), "mfree of %d bytes", 4 * PAGE_BYTES);
+	assert_non_null(strstr(log_text, freed));
 	*log_text = '\0';
 	take(7, streams[0]);
 	assert_non_null(strstr(log_text, "2: 2 pages are mapped there"));
@@ -829,6 +951,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_small_buffer_behind_a_wait, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_as_pages, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_of_the_driver, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_is_less_than_a_page, attach, detach),
+		cmocka_unit_test_setup_teardown(test_page_larger_than_the_pool, attach, detach),
+		cmocka_unit_test_setup_teardown(test_share_of_the_pool, attach, detach),
 		cmocka_unit_test_setup_teardown(test_trace, attach, detach),
 		cmocka_unit_test_setup_teardown(test_record, attach, detach),
 		cmocka_unit_test_setup_teardown(test_record_on_a_full_disk, attach, detach),

@@ -144,7 +144,7 @@ static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream
 	world.totals.hole_regions += state == REGION_ROW_HOLE;
 }
 
-/* Set the rows "[-3][+10][1][-5][*4][#100] [2]", in order of address. Each pair of flags and fences occurs once. */
+/* Set the rows "[-3][+10][1][-5][*4][#6][*100] [2]", in order of address. Each pair of flags and fences occurs once. */
 static void rows_example(void)
 {
 	atomic_store(&world.worker->session.timeline[1], 100);
@@ -155,13 +155,14 @@ static void rows_example(void)
 	row_add(REGION_ROW_ALLOCATED, 1, 2, 0, REGION_ROW_CAPTURED);
 	row_add(REGION_ROW_FREE, 5, 1, fence_make(1, 100), REGION_ROW_MOVING);
 	row_add(REGION_ROW_PENDING_UNMAP, 4, 1, fence_make(1, 101), 0);
+	row_add(REGION_ROW_HOLE, 6, 0, 0, REGION_ROW_MOVING);
 	row_add(REGION_ROW_HOLE, 100, 0, 0, 0);
 	world.next += PAGE_BYTES;
 	row_add(REGION_ROW_ALLOCATED, 2, 2, 0, 0);
 	region_table_totals(world.writer, &world.totals);
 	region_table_end(world.writer);
 }
-#define EXAMPLE "[-3][+10][1][-5][*4][#100] [2]"
+#define EXAMPLE "[-3][+10][1][-5][*4][#6][*100] [2]"
 
 #define AGENT(...) poolctl("-d", world.harness.directory, "regions", __VA_ARGS__, NULL)
 #define AGENT_JSON(...) poolctl("-d", world.harness.directory, "-o", "json", "regions", __VA_ARGS__, NULL)
@@ -187,16 +188,16 @@ static void expect_example(const struct result *result)
 	assert_true(is_true(result->json, "whole"));
 	assert_true(is_true(result->json, "totals_fit"));
 	assert_false(is_true(result->json, "damaged"));
-	assert_int_equal(number(totals, "reserved_bytes"), 125 * PAGE_BYTES);
+	assert_int_equal(number(totals, "reserved_bytes"), 131 * PAGE_BYTES);
 	assert_int_equal(number(totals, "mapped_bytes"), 25 * PAGE_BYTES);
 	assert_int_equal(number(totals, "live_bytes"), 13 * PAGE_BYTES);
 	assert_int_equal(number(totals, "reusable_bytes"), 8 * PAGE_BYTES);
 	assert_int_equal(number(totals, "reclaimable_bytes"), 3 * PAGE_BYTES);
 	assert_int_equal(number(totals, "pending_unmap_bytes"), 4 * PAGE_BYTES);
-	assert_int_equal(number(totals, "hole_bytes"), 100 * PAGE_BYTES);
+	assert_int_equal(number(totals, "hole_bytes"), 106 * PAGE_BYTES);
 	assert_int_equal(number(totals, "largest_free_bytes"), 5 * PAGE_BYTES);
 	assert_int_equal(number(totals, "largest_hole_bytes"), 100 * PAGE_BYTES);
-	assert_int_equal(cJSON_GetArraySize(list(result, "regions")), 7);
+	assert_int_equal(cJSON_GetArraySize(list(result, "regions")), 8);
 	row = list(result, "regions")->child;
 	assert_true(number(row, "address") == (double)BASE);
 	assert_string_equal(string(row, "state"), "free");
@@ -216,6 +217,10 @@ static void expect_example(const struct result *result)
 	assert_false(is_true(row, "fence_signaled"));
 	row = row->next;
 	assert_string_equal(string(row, "state"), "hole");
+	assert_true(is_true(row, "moving"));
+	row = row->next;
+	assert_string_equal(string(row, "state"), "hole");
+	assert_false(is_true(row, "moving"));
 }
 
 static void test_regions(void **state)
@@ -243,8 +248,8 @@ static void test_regions(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "\n" EXAMPLE "\n");
 	expect_text(result.out, "pages of 2 MiB");
-	expect_text(result.out, "reserved              7    125  250 MiB");
-	expect_text(result.out, "holes                 1    100  200 MiB  200 MiB");
+	expect_text(result.out, "reserved              8    131  262 MiB");
+	expect_text(result.out, "holes                 2    106  212 MiB  200 MiB");
 	expect_text(result.out, "0x7f0000600000     10   20 MiB  allocated");
 	expect_text(result.out, "last");
 	expect_text(result.out, "reclaimable");
@@ -384,7 +389,7 @@ static void expect_hanging(struct result result)
 	expect_text(result.out, "the table was being changed");
 	expect_text(result.out, "the totals were being changed");
 	expect_text(result.out, "1 regions were being changed");
-	expect_text(result.out, "[-3][+10] [-5][*4][#100] [2][-7]");
+	expect_text(result.out, "[-3][+10] [-5][*4][#6][*100] [2][-7]");
 	expect_text(result.out, "was being changed\n");
 	result_free(&result);
 }
@@ -486,7 +491,7 @@ static void test_false_entries(void **state)
 		result = AGENT("engine", ways[i]);
 		expect(&result, OK);
 		expect_text(result.out, "damaged: 1 invalid entries");
-		expect_text(result.out, "5 regions overlap");
+		expect_text(result.out, "6 regions overlap");
 		expect_text(result.out, " [2]"); /* the undamaged rows are shown */
 		result_free(&result);
 	}

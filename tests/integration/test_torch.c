@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,6 +49,8 @@ static struct {
 	__typeof__(&gpool_fill) fill;
 	__typeof__(&gpool_fence_record) fence_record;
 	__typeof__(&gpool_fence_wait) fence_wait;
+	__typeof__(&gpool_fence_signal) fence_signal;
+	__typeof__(&gpool_stream_wait) stream_wait;
 	__typeof__(&gpool_vm_stats) totals;
 	__typeof__(&gpool_trim_to) trim;
 } torch;
@@ -87,6 +90,8 @@ static int start(void **state)
 	*(void **)&torch.fill = symbol(library, "gpool_fill");
 	*(void **)&torch.fence_record = symbol(library, "gpool_fence_record");
 	*(void **)&torch.fence_wait = symbol(library, "gpool_fence_wait");
+	*(void **)&torch.fence_signal = symbol(library, "gpool_fence_signal");
+	*(void **)&torch.stream_wait = symbol(library, "gpool_stream_wait");
 	*(void **)&torch.totals = symbol(library, "gpool_vm_stats");
 	*(void **)&torch.trim = symbol(library, "gpool_trim_to");
 	return 0;
@@ -184,6 +189,43 @@ static void test_the_default_stream_and_small_tensors(void **state)
 	assert_null(torch.malloc(-1, 0, NULL));
 }
 
+#define PER_THREAD_STREAM ((void *)2) /* CU_STREAM_PER_THREAD */
+
+static void *allocates(void *address)
+{
+	*(void **)address = torch.malloc(4 * PAGE, 0, PER_THREAD_STREAM);
+	return NULL;
+}
+
+/* Each thread has its own default stream, although the program passes the same handle. */
+static void test_default_streams_of_two_threads(void **state)
+{
+	struct gpool *of = torch.pool(0);
+	uint32_t gate, stream;
+	struct gpool_fence hold;
+	void *mine, *others = NULL;
+	pthread_t thread;
+
+	(void)state;
+	mine = torch.malloc(4 * PAGE, 0, PER_THREAD_STREAM);
+	assert_non_null(mine);
+	assert_int_equal(torch.stream_open(of, PER_THREAD_STREAM, 0, &stream), 0);
+	assert_int_equal(torch.stream_open(of, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate), 0);
+	assert_int_equal(torch.fence_record(of, gate, &hold), 0);
+	assert_int_equal(torch.stream_wait(of, stream, hold), 0);
+	/* The memory is freed after work that has not been done yet. */
+	torch.free(mine, 4 * PAGE, 0, PER_THREAD_STREAM);
+	assert_int_equal(pthread_create(&thread, NULL, allocates, &others), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_non_null(others);
+	assert_ptr_not_equal(others, mine);
+	assert_ptr_equal(torch.malloc(4 * PAGE, 0, PER_THREAD_STREAM), mine);
+	torch.free(mine, 4 * PAGE, 0, PER_THREAD_STREAM);
+	assert_int_equal(torch.fence_signal(of, hold), 0);
+	torch.free(others, 4 * PAGE, 0, PER_THREAD_STREAM);
+	assert_int_equal(totals().live_bytes, 0);
+}
+
 static void too_much(void)
 {
 	for (int i = 0; i < 3; i++)
@@ -271,6 +313,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_of_several_streams),
 		cmocka_unit_test(test_the_default_stream_and_small_tensors),
+		cmocka_unit_test(test_default_streams_of_two_threads),
 		cmocka_unit_test(test_failures_are_reported_once),
 		cmocka_unit_test(test_a_forked_child_gets_nothing),
 		cmocka_unit_test(test_idle_memory_is_returned),

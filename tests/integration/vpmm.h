@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = AWAIT_MS };
+enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = AWAIT_MS };
 
 static struct harness harness;
 static struct gpool *pool;
@@ -84,12 +84,16 @@ static inline void configure(uint64_t initial_pages)
 /* ---- reading the state ---- */
 
 static char dump_text[1 << 16];
+static bool dump_ends_in_hole;
 
 static inline void dump_line(void *context, const char *text)
 {
 	(void)context;
-	if (*text != '[')
+	if (*text != '[') {
+		if (!strncmp(text, "0x", 2))
+			dump_ends_in_hole = strstr(text, " hole") && !strstr(text, " moving");
 		return;
+	}
 	if (*dump_text)
 		strcat(dump_text, " ");
 	strncat(dump_text, text, sizeof(dump_text) - strlen(dump_text) - 2);
@@ -103,10 +107,11 @@ static inline const char *dump(void)
 	if (vpmm_check(pool, text, sizeof(text)))
 		fail_msg("%s", text);
 	*dump_text = '\0';
+	dump_ends_in_hole = false;
 	assert_true(gpool_vm_dump(pool, dump_line, NULL) >= 0);
 	printf("    %s\n", dump_text);
 	end = strrchr(dump_text, '[');
-	if (end && end[1] == '#')
+	if (end && dump_ends_in_hole)
 		*end = '\0';
 	return dump_text;
 }
@@ -141,7 +146,7 @@ static inline uint64_t take(uint32_t pages, uint32_t stream)
 	uint64_t address = 0;
 
 	assert_int_equal(gpool_malloc_async(pool, (uint64_t)pages * PAGE_BYTES, stream, &address), 0);
-	assert_int_equal(address % PAGE_BYTES, 0);
+	assert_int_equal(address % (PAGE_BYTES < 2 << 20 ? PAGE_BYTES : 2 << 20), 0); /* the driver's smallest page */
 	return address;
 }
 

@@ -17,7 +17,20 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define HARNESS_POOL "name=p0,backend=host,size=256MiB,page_size=512KB,reserved=0" /* 512 pages */
+/* The size of pages. `tests/run large-pages` compiles some tests with TEST_PAGES_4MB, and others with 512 KB. */
+#ifdef TEST_PAGES_4MB
+#define TEST_PAGE_BYTES (4096 << 10)
+#define TEST_PAGE_SIZE "4MB"
+#define TEST_SIZE_4_PAGES "16MB"
+#define TEST_SIZE_64_PAGES "256MB"
+#else
+#define TEST_PAGE_BYTES (512 << 10)
+#define TEST_PAGE_SIZE "512KB"
+#define TEST_SIZE_4_PAGES "2MB"
+#define TEST_SIZE_64_PAGES "32MB"
+#endif
+
+#define HARNESS_POOL "name=p0,backend=host,size=512 pages,page_size=" TEST_PAGE_SIZE ",reserved=0"
 
 struct harness {
 	char base[64];      /* a new folder in $TMPDIR */

@@ -90,7 +90,10 @@ static struct vm_region *give(struct vm_region *region, uint32_t slot, uint64_t 
 	return result;
 }
 
-/* Return the regions in the notation of gpool_vm_dump(), with the slot of free regions and the mark of moving ones. */
+/*
+ * Return the regions in the notation of gpool_vm_dump(), with the slot of free regions and the mark of moving ones. A
+ * hole is [.X], so that it differs from a pending unmap.
+ */
 static const char *picture(void)
 {
 	static char text[1024];
@@ -98,7 +101,7 @@ static const char *picture(void)
 
 	for (const struct vm_region *region = chunk.lowest; region; region = region->after)
 		length += snprintf(text + length, sizeof(text) - (size_t)length,
-			region->kind == VM_FREE ? "[%s%u/%u%s]" : "[%s%u]", &"#\0-\0\0\0*"[2 * region->kind],
+			region->kind == VM_FREE ? "[%s%u/%u%s]" : "[%s%u]", &".\0-\0\0\0*"[2 * region->kind],
 			region -> count, region -> slot, region -> moving ? "m" : "");
 	return text;
 }
@@ -115,10 +118,10 @@ static void test_best_fit(void **state)
 	b = take(region_best(&set, 1, 3), 3, 1);
 	c = take(region_best(&set, 1, 5), 5, 1);
 	d = take(region_best(&set, 1, 1), 1, 1);
-	assert_string_equal(picture(), "[5][3][5][1][-6/1][#80]");
+	assert_string_equal(picture(), "[5][3][5][1][-6/1][.80]");
 	give(a, 1, 0);
 	give(c, 1, 0);
-	assert_string_equal(picture(), "[-5/1][3][-5/1][1][-6/1][#80]");
+	assert_string_equal(picture(), "[-5/1][3][-5/1][1][-6/1][.80]");
 	/* The smallest sufficient region is used; of several such regions, the lowest one. */
 	assert_int_equal(region_best(&set, 1, 4)->first, 0);
 	assert_int_equal(region_best(&set, 1, 6)->first, 14);
@@ -128,11 +131,11 @@ static void test_best_fit(void **state)
 	a = take(region_best(&set, 1, 5), 5, 1);
 	assert_int_equal(region_best(&set, 1, 4)->first, 8);
 	give(b, 1, 0);
-	assert_string_equal(picture(), "[5][-8/1][1][-6/1][#80]");
+	assert_string_equal(picture(), "[5][-8/1][1][-6/1][.80]");
 	give(d, 1, 0);
-	assert_string_equal(picture(), "[5][-15/1][#80]");
+	assert_string_equal(picture(), "[5][-15/1][.80]");
 	give(a, 1, 0);
-	assert_string_equal(picture(), "[-20/1][#80]");
+	assert_string_equal(picture(), "[-20/1][.80]");
 }
 
 static void test_joins_only_within_a_stream(void **state)
@@ -147,17 +150,17 @@ static void test_joins_only_within_a_stream(void **state)
 	give(regions[1], 2, 0);
 	give(regions[2], 2, 0);
 	give(regions[4], 1, 0);
-	assert_string_equal(picture(), "[-2/1][-4/2][2][-2/1][2][#88]");
+	assert_string_equal(picture(), "[-2/1][-4/2][2][-2/1][2][.88]");
 	/* A region without a stream is next to a region of a stream. */
 	give(regions[3], VM_NONE, 0);
-	assert_string_equal(picture(), "[-2/1][-4/2][-2/0][-2/1][2][#88]");
+	assert_string_equal(picture(), "[-2/1][-4/2][-2/0][-2/1][2][.88]");
 	/* When a stream ends, its regions have no stream any more, and join. */
 	region_stream_end(&set, 2);
 	check();
-	assert_string_equal(picture(), "[-2/1][-6/0][-2/1][2][#88]");
+	assert_string_equal(picture(), "[-2/1][-6/0][-2/1][2][.88]");
 	region_stream_end(&set, 1);
 	check();
-	assert_string_equal(picture(), "[-10/0][2][#88]");
+	assert_string_equal(picture(), "[-10/0][2][.88]");
 }
 
 static void test_the_later_fence_counts(void **state)
@@ -168,7 +171,7 @@ static void test_the_later_fence_counts(void **state)
 	low = take(low, 1, 1);
 	middle = take(region_best(&set, 1, 1), 1, 1);
 	give(middle, 1, fence(1, 7));
-	assert_string_equal(picture(), "[1][-2/1][#97]");
+	assert_string_equal(picture(), "[1][-2/1][.97]");
 	joined = give(low, 1, fence(1, 5));
 	assert_int_equal(joined->fence, fence(1, 7));
 	assert_int_equal(joined->ready, VM_PENDING);
@@ -228,7 +231,7 @@ static void test_harvest_order(void **state)
 	give(regions[4], 1, 0);                    /* of the caller's own stream */
 	give(regions[6], VM_NONE, 0);              /* ready */
 	give(regions[7], 1, 0);                    /* of the caller's own stream, younger */
-	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][#84]");
+	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][.84]");
 	assert_int_equal(region_at_once(&set, 1), 8);
 	assert_int_equal(region_at_once(&set, 2), 6);
 	assert_int_equal(region_at_once(&set, VM_NONE), 4);
@@ -246,7 +249,7 @@ static void test_harvest_order(void **state)
 	/* The undo restores all regions exactly, including the region that was split. */
 	region_harvest_undo(&set, &harvest);
 	check();
-	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][#84]");
+	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][.84]");
 	assert_int_equal(chunk.lowest->id, id);
 	/* The rest keeps its stream and fence, and is younger than all other regions. */
 	region_harvest(&set, 1, 9, &harvest);
@@ -260,7 +263,7 @@ static void test_harvest_order(void **state)
 		region_put_pending_unmap(&set, region, region->fence);
 		check();
 	}
-	assert_string_equal(picture(), "[*1][-1/2][2][*2][2][*2][2][*2][*2][#84]");
+	assert_string_equal(picture(), "[*1][-1/2][2][*2][2][*2][2][*2][*2][.84]");
 }
 
 /* Take the window for `count` pages, and check its first page and its mapped pages. */
@@ -306,36 +309,36 @@ static void test_windows(void **state)
 	}
 	region_put_free(&set, rest, 1, 0);
 	region_put_free(&set, region, 2, fence(2, 5));
-	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	assert_string_equal(picture(), "[-3/1][.4][-6/2][2][.85]");
 	/* The work of the other stream is not finished. */
 	window_take(1, 6, 0, 3, &parts);
-	assert_string_equal(picture(), "[-3/1m][#3][#1][-6/2][2][#85]");
+	assert_string_equal(picture(), "[-3/1m][.3][.1][-6/2][2][.85]");
 	parts_put(&parts);
-	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	assert_string_equal(picture(), "[-3/1][.4][-6/2][2][.85]");
 	assert_false(region_window(&set, 1, 8, &window));
 	/* The other stream itself can use it. The window ends with a free region. */
 	window_take(2, 9, 4, 6, &parts);
-	assert_string_equal(picture(), "[-3/1][#1][#3][-6/2m][2][#85]");
+	assert_string_equal(picture(), "[-3/1][.1][.3][-6/2m][2][.85]");
 	parts_put(&parts);
 	timeline[2] = 5;
 	region_sweep(&set);
 	/* The lower of two windows with as many mapped pages; it ends within a region, whose rest stays. */
 	window_take(1, 10, 0, 6, &parts);
-	assert_string_equal(picture(), "[-3/1m][#4][-3/2m][-3/2][2][#85]");
+	assert_string_equal(picture(), "[-3/1m][.4][-3/2m][-3/2][2][.85]");
 	parts_put(&parts);
-	assert_string_equal(picture(), "[-3/1][#4][-6/2][2][#85]");
+	assert_string_equal(picture(), "[-3/1][.4][-6/2][2][.85]");
 	window_take(1, 12, 0, 8, &parts);
 	region = region_unite(&set, &parts, 1);
 	assert_true(TAILQ_EMPTY(&parts));
 	assert_int_equal(region->ready, VM_UNFENCED); /* the part of the own stream */
 	region_put_allocated(&set, region, 1, 1);
 	check();
-	assert_string_equal(picture(), "[12][-1/2][2][#85]");
+	assert_string_equal(picture(), "[12][-1/2][2][.85]");
 	/* Regions of two streams without a hole. */
 	give(region, 1, 0);
 	window_take(1, 13, 0, 13, &parts);
 	parts_put(&parts);
-	assert_string_equal(picture(), "[-12/1][-1/2][2][#85]");
+	assert_string_equal(picture(), "[-12/1][-1/2][2][.85]");
 }
 
 static void test_zombies_become_holes(void **state)
@@ -351,7 +354,7 @@ static void test_zombies_become_holes(void **state)
 	region_put_pending_unmap(&set, c, 0);
 	check();
 	/* The regions are not joined. Only the one without a fence is ripe. */
-	assert_string_equal(picture(), "[*2][*3][*1][-4/1][#90]");
+	assert_string_equal(picture(), "[*2][*3][*1][-4/1][.90]");
 	region_sweep(&set);
 	assert_ptr_equal(region_ripe(&set), c);
 	assert_null(region_ripe(&set));
@@ -363,14 +366,14 @@ static void test_zombies_become_holes(void **state)
 	region_turn(&set, b, VM_HOLE);
 	region_put(&set, b);
 	check();
-	assert_string_equal(picture(), "[*2][#4][-4/1][#90]");
+	assert_string_equal(picture(), "[*2][.4][-4/1][.90]");
 	/* The end of a stream has waited for its work. */
 	region_stream_end(&set, 1);
 	assert_ptr_equal(region_ripe(&set), a);
 	region_turn(&set, a, VM_HOLE);
 	region_put(&set, a);
 	check();
-	assert_string_equal(picture(), "[#6][-4/0][#90]");
+	assert_string_equal(picture(), "[.6][-4/0][.90]");
 }
 
 static void test_reclaimable_are_found_last(void **state)
@@ -386,19 +389,19 @@ static void test_reclaimable_are_found_last(void **state)
 	assert_int_equal(set.reclaimable, 3);
 	assert_int_equal(set.available, 5);
 	assert_int_equal(region_at_once(&set, 1), 2);
-	assert_string_equal(picture(), "[-3/256][-2/0][#95]");
+	assert_string_equal(picture(), "[-3/256][-2/0][.95]");
 	assert_int_equal(region_best_ready(&set, 3)->first, 0);
 	assert_int_equal(region_best_ready(&set, 2)->first, 3);
 	region = region_idle(&set, UINT64_MAX);
 	region_put_free(&set, region, VM_RECLAIMABLE, 0);
 	check();
 	assert_null(region_idle(&set, 1));
-	assert_string_equal(picture(), "[-5/256][#95]");
+	assert_string_equal(picture(), "[-5/256][.95]");
 	region = region_reclaimable(&set, &chunk, 1);
 	assert_int_equal(region->count, 1);
 	region_put_free(&set, region, VM_NONE, 0);
 	check();
-	assert_string_equal(picture(), "[-1/0][-4/256][#95]");
+	assert_string_equal(picture(), "[-1/0][-4/256][.95]");
 }
 
 static void test_addresses(void **state)

@@ -14,8 +14,8 @@ check: need-test-deps ## run the quick tests: unit, abi, headers and the core of
 test: need-test-deps ## build and run the tests
 	$(run_tests) $(TESTS)
 
-test-full: need-test-deps ## also run all bounds and planted bugs of the models, all random steps and crash points, ubsan and vLLM; CI runs it
-	$(run_tests) --full $(TESTS) ubsan debug engines
+test-full: need-test-deps ## also run all bounds and planted bugs of the models, all random steps and crash points, pages of 4 MB, ubsan and vLLM; CI runs it
+	$(run_tests) --full $(TESTS) large-pages ubsan debug engines
 
 # Run one test by its name (test_NAME or NAME), or one group: make test-config, make test-unit.
 test-%: need-test-deps ## run one test or group by its name, such as test-config
@@ -47,6 +47,15 @@ asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold adapter_convert adapter_int8 attention element_rows kernels_emulated lora)) \
 	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
+
+# Integration tests with pages of 4 MB, for `tests/run large-pages`.
+$(B)/obj/large_pages/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -O0 -Wno-maybe-uninitialized -DTEST_PAGES_4MB -MMD -MP -c -o $@ $<
+$(B)/tests/large_pages_%: $(B)/obj/large_pages/tests/integration/%.o $(call obj,$(wildcard tests/lib/*.c)) $(AGENT_LIB_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(TEST_LDFLAGS) -o $@ $^ $(TEST_LIBS)
+.PRECIOUS: $(B)/obj/large_pages/%.o
 
 # The double of NVIDIA's driver: with $(B)/tests/driver in LD_LIBRARY_PATH, programs use it as they use the driver.
 DRIVER_CALLS := $(notdir $(basename $(wildcard tests/driver/test_driver_calls*.c)))

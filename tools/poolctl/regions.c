@@ -166,17 +166,22 @@ static void summarize(const struct regions_view *view, struct summary *summary)
 	summary->totals_fit = !complete || totals_fit(view, summary->states);
 }
 
-/*
- * Return a text such as "[+10][1][-5][*4][#100]", with a blank where addresses are not contiguous. The caller frees it.
- */
+/* Return the sign of a region in the notation of gpool_vm_dump(). */
+static const char *sign(const struct regions_view *view, const struct msg_region_entry *region)
+{
+	if (is_last(view, region))
+		return "+";
+	switch (region->state) {
+	case REGION_ROW_FREE: return "-";
+	case REGION_ROW_HOLE: return region->flags & REGION_ROW_MOVING ? "#" : "*";
+	case REGION_ROW_PENDING_UNMAP: return "*";
+	default: return "";
+	}
+}
+
+/* Return a text such as "[+10][1][-5][*4]", with a blank where addresses are not contiguous. The caller frees it. */
 static char *notation(const struct regions_view *view)
 {
-	static const char *const marks[REGION_ROW_STATES] = {
-		[REGION_ROW_ALLOCATED] = "",
-		[REGION_ROW_FREE] = "-",
-		[REGION_ROW_PENDING_UNMAP] = "*",
-		[REGION_ROW_HOLE] = "#",
-	};
 	uint64_t end = view->count ? view->regions[0].address : 0;
 	char *text;
 	size_t bytes;
@@ -185,8 +190,8 @@ static char *notation(const struct regions_view *view)
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_region_entry *region = &view->regions[i];
 
-		fprintf(to, "%s[%s%" PRIu32 "]", region->address == end ? "" : " ",
-			is_last(view, region) ? "+" : marks[region->state], region->page_count);
+		fprintf(to, "%s[%s%" PRIu32 "]", region->address == end ? "" : " ", sign(view, region),
+			region->page_count);
 		end = region->address + bytes_of(view, region->page_count);
 	}
 	if (fclose(to))

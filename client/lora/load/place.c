@@ -1,5 +1,6 @@
 /* place.c - the addresses of an open adapter's tiles in this process. */
 #include "client/lora/load/lora.h"
+#include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "cuda/kernels/lora.h"
@@ -36,8 +37,7 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 		return error;
 	}
 	options.usage = GPOOL_USAGE_LORA_WEIGHT;
-	error = gpool_alloc(
-		pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
+	error = alloc_own(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
 	if (!error)
 		error = gpool_address(pool, &runs->block, &runs->address);
 	return error;

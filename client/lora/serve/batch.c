@@ -1,6 +1,7 @@
 /* batch.c - create a batch, set its adapters, and apply it; see batch.h. */
 #include "client/lora/serve/batch.h"
 
+#include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 
@@ -126,7 +127,7 @@ static int device_alloc(struct gpool_lora_batch *batch)
 		return -ENOSPC;
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
-	error = gpool_alloc(pool, (uint32_t)(batch->bytes / page_bytes), &options, &batch->block);
+	error = alloc_own(pool, (uint32_t)(batch->bytes / page_bytes), &options, &batch->block);
 	return error ? error : gpool_address(pool, &batch->block, &batch->address);
 }
 
