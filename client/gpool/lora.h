@@ -29,7 +29,8 @@ struct gpool_lora; /* the adapters of a process in one pool */
 enum gpool_lora_element {
 	GPOOL_LORA_AS_FILE = 0, /* fp16 if all weights of the file are fp16, otherwise bf16 */
 	GPOOL_LORA_F16 = 1,
-	GPOOL_LORA_BF16 = 2
+	GPOOL_LORA_BF16 = 2,
+	GPOOL_LORA_F32 = 3 /* only in struct gpool_lora_array */
 };
 
 enum {
@@ -126,6 +127,56 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
  */
 GPOOL_API int gpool_lora_register(
 	struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
+
+/*
+ * gpool_lora_register_buffer() - register an adapter whose files are in memory.
+ *
+ * @name:    as for gpool_lora_register()
+ * @config:  content of adapter_config.json, a text of JSON
+ * @weights: [bytes] content of adapter_model.safetensors
+ * @id, @why: as for gpool_lora_register()
+ *
+ * The content is copied, so the caller may free or change it after the call. The copy is in host memory of this process
+ * until the adapter is unregistered; later loads use it if there is no faster source. Processes that register equal
+ * content share the adapter, as for files; the content is compared by a hash of 128 bits that is not cryptographic.
+ * GPOOL_LORA_PRIVATE keeps the adapters of tenants apart that do not trust each other.
+ *
+ * Return: as gpool_lora_register(), or
+ *   -EMFILE, -ENFILE  two file descriptors are needed until the adapter is unregistered
+ *   -ENOSPC, -ENOMEM  no host memory for the copy
+ *   -EFAULT           the weights cannot be read
+ *
+ * Threads: any. Cost: copies the weights and reads the copy once; no driver call.
+ */
+GPOOL_API int gpool_lora_register_buffer(struct gpool_lora *lora, const char *name, const char *config,
+	const void *weights, uint64_t bytes, uint32_t *id, char *why);
+
+/*
+ * A matrix in host memory. The fields correspond to those of a tensor of DLPack with two dimensions. A value.
+ */
+struct gpool_lora_array {
+	const char *name; /* as in PEFT's files: base_model.model.PATH.lora_A.weight or .lora_B.weight */
+	const void *data; /* address of the first element, in memory that the CPU can read */
+	int64_t row_stride, column_stride; /* elements from one row or column to the next; columns and 1: contiguous */
+	uint32_t rows, columns;            /* lora_A: rank x in; lora_B: out x rank */
+	uint32_t element;                  /* GPOOL_LORA_F16, GPOOL_LORA_BF16 or GPOOL_LORA_F32 */
+	uint32_t reserved;                 /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_array, 48);
+
+/*
+ * gpool_lora_register_arrays() - register an adapter whose matrices are in memory.
+ *
+ * @arrays: [count] all matrices of the adapter, in any order
+ *
+ * The matrices are copied to a file in memory, and otherwise treated as by gpool_lora_register_buffer(). The order of
+ * the matrices and their strides do not matter for sharing. Copy weights from the memory of a GPU to host memory first.
+ *
+ * Return, Threads, Cost: as gpool_lora_register_buffer(); -EINVAL also: an array without name or data, with an invalid
+ * shape or element. Matrices that are not contiguous are copied element by element.
+ */
+GPOOL_API int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const char *config,
+	const struct gpool_lora_array *arrays, uint32_t count, uint32_t *id, char *why);
 
 /* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. Cost: one lookup. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);

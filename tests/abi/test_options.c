@@ -102,6 +102,9 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_lora_options, salt), 24);
 	assert_int_equal(offsetof(struct gpool_lora_options, warm), 40);
 	assert_int_equal(offsetof(struct gpool_lora_options, rebalance_ms), 48);
+	assert_int_equal(sizeof(struct gpool_lora_array), 48);
+	assert_int_equal(offsetof(struct gpool_lora_array, row_stride), 16);
+	assert_int_equal(offsetof(struct gpool_lora_array, element), 40);
 	assert_int_equal(sizeof(struct gpool_lora_info), 216);
 	assert_int_equal(offsetof(struct gpool_lora_info, name), 64);
 	assert_int_equal(offsetof(struct gpool_lora_info, from_warm), 192);

@@ -611,6 +611,8 @@ static void test_adapters(void **state)
 	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
+	SAYS(gpool_lora_register_buffer(lora, "a", "{}", "abc", 3, &id, NULL), -EINVAL, "3 bytes are too few");
+	SAYS(gpool_lora_register_arrays(lora, "a", "{}", NULL, 1, &id, NULL), -EINVAL, "arrays is NULL");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
 	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_acquire_async(lora, 4, 0), -ENOENT, "no adapter 4 is registered");

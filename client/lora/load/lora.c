@@ -2,6 +2,7 @@
  * lora.c - register adapters, and report their state.
  */
 #include "client/core/last_error.h"
+#include "client/lora/format/memory_file.h"
 #include "client/lora/load/lora.h"
 #include "client/lora/load/rebalance.h"
 
@@ -185,41 +186,111 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 	return 0;
 }
 
-int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
+/* Check the texts of a call. what: the second text, for the reason. */
+static int texts_check(const struct gpool_lora *lora, const char *name, const char *text, const char *what)
 {
-	struct lora_entry *entry;
-	struct reason reason = {""};
-	int error;
-
 	if (!lora->pool->alive)
 		return -ECHILD;
-	if (!name || !*name || !folder)
-		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the name of the adapter");
+	if (!name || !*name || !text)
+		return fail(-EINVAL, "%s is empty", name && *name ? what : "the name of the adapter");
 	if (strlen(name) >= LORA_NAME_BYTES)
 		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
 			LORA_NAME_BYTES - 1);
-	entry = calloc(1, sizeof(*entry));
-	if (!entry)
-		return -ENOMEM;
-	error = adapter_create(name, folder, &entry->adapter, &reason);
-	if (!error) {
+	return 0;
+}
+
+/* Register an adapter, of which this call takes the reference. */
+static int adapter_register(struct gpool_lora *lora, struct adapter *adapter, uint32_t *id, struct reason *reason)
+{
+	struct lora_entry *entry = calloc(1, sizeof(*entry));
+	int error = -ENOMEM;
+
+	if (entry) {
+		entry->adapter = adapter;
 		pthread_mutex_lock(&lora->lock);
 		error = entry_add(lora, entry);
+		if (!error)
+			*id = entry->id;
 		pthread_mutex_unlock(&lora->lock);
 		if (error == -EEXIST)
-			refuse(&reason, "adapter '%s' is already registered; unregister it first", name);
+			refuse(reason, "adapter '%s' is already registered; unregister it first", adapter->name);
 	}
-	if (why)
-		memcpy(why, reason.text, sizeof(reason.text));
-	if (error && reason.text[0])
-		fail(error, "%s", reason.text);
-	if (!error) {
-		*id = entry->id;
-		return 0;
+	if (error) {
+		adapter_unref(adapter);
+		free(entry);
 	}
-	adapter_unref(entry->adapter);
-	free(entry);
 	return error;
+}
+
+static int reason_give(int error, const struct reason *reason, char *why)
+{
+	if (why)
+		memcpy(why, reason->text, sizeof(reason->text));
+	return error && reason->text[0] ? fail(error, "%s", reason->text) : error;
+}
+
+int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
+{
+	struct adapter *adapter;
+	struct reason reason = {""};
+	int error = texts_check(lora, name, folder, "folder");
+
+	if (error)
+		return error;
+	error = adapter_create(name, folder, &adapter, &reason);
+	if (!error)
+		error = adapter_register(lora, adapter, id, &reason);
+	return reason_give(error, &reason, why);
+}
+
+/* Register an adapter with its weights in a sealed file, which this call closes after an error. */
+static int memory_register(struct gpool_lora *lora, const char *name, const char *config, int weights_fd, uint32_t *id,
+	struct reason *reason)
+{
+	struct adapter *adapter;
+	int files[2] = {-1, weights_fd},
+	    error = memory_file_of("adapter_config.json", config, strlen(config), &files[0], reason);
+
+	if (!error)
+		error = adapter_create_memory(name, files, &adapter, reason);
+	if (!error)
+		return adapter_register(lora, adapter, id, reason);
+	if (files[0] >= 0)
+		close(files[0]);
+	close(weights_fd);
+	return error;
+}
+
+int gpool_lora_register_buffer(struct gpool_lora *lora, const char *name, const char *config, const void *weights,
+	uint64_t bytes, uint32_t *id, char *why)
+{
+	struct reason reason = {""};
+	int fd, error = texts_check(lora, name, config, "config");
+
+	if (error)
+		return error;
+	if (!weights)
+		return fail(-EINVAL, "weights is NULL");
+	error = memory_file_of(PEFT_WEIGHTS_NAME, weights, bytes, &fd, &reason);
+	if (!error)
+		error = memory_register(lora, name, config, fd, id, &reason);
+	return reason_give(error, &reason, why);
+}
+
+int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const char *config,
+	const struct gpool_lora_array *arrays, uint32_t count, uint32_t *id, char *why)
+{
+	struct reason reason = {""};
+	int fd, error = texts_check(lora, name, config, "config");
+
+	if (error)
+		return error;
+	if (!arrays)
+		return fail(-EINVAL, "arrays is NULL");
+	error = memory_file_of_arrays(arrays, count, &fd, &reason);
+	if (!error)
+		error = memory_register(lora, name, config, fd, id, &reason);
+	return reason_give(error, &reason, why);
 }
 
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)

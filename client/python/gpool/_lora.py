@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+import json
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
+from ._arrays import HostArray, host_array
 from ._errors import check, error
 from ._handle import Closing, Handle
 from ._library import library
@@ -17,6 +19,15 @@ from ._wait import waiting
 if TYPE_CHECKING:
     from ._pool import Pool
     from ._stream import Fence
+
+
+Config = Union[str, Mapping[str, Any]]
+
+_ELEMENTS = {
+    "float32": _abi.GPOOL_LORA_F32,
+    "float16": _abi.GPOOL_LORA_F16,
+    "bfloat16": _abi.GPOOL_LORA_BF16,
+}
 
 
 class Element(enum.IntEnum):
@@ -329,6 +340,52 @@ class Adapters(Closing):
                 raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
         return Adapter(self, name, number.value)
 
+    def register_buffer(self, name: str, weights: Any, config: Config) -> Adapter:
+        """Register an adapter whose files are in memory.
+
+        weights: content of adapter_model.safetensors, bytes or another object with a contiguous buffer; it is copied.
+        config: content of adapter_config.json, as text or as a mapping.
+        Raises as register(); Error with EMFILE: an adapter of this kind needs two file descriptors; TypeError: weights
+        has no buffer.
+        Cost: copies the weights and reads them once.
+        """
+        view = memoryview(weights).cast("B")
+        if view.readonly and not isinstance(weights, bytes):
+            weights = bytes(view)
+        buffer: Any = weights if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(view)
+        address = ctypes.cast(buffer, ctypes.c_void_p)
+        return self._register("buffer", name, config, address, view.nbytes)
+
+    def register_arrays(self, name: str, arrays: Mapping[str, Any], config: Config) -> Adapter:
+        """Register an adapter whose matrices are arrays in host memory.
+
+        arrays: matrices by the names that they have in PEFT's files, such as
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; float32, float16 or bfloat16, of any library
+        with DLPack or numpy's array interface, with any strides. They are copied.
+        config: as in register_buffer().
+        Raises as register_buffer(); TypeError: an object is no array, or has another element type; ValueError: an array
+        has not two dimensions, or is in the memory of a GPU.
+        Cost: as register_buffer(); an array that is not contiguous is copied element by element.
+        """
+        described = (_abi.gpool_lora_array * len(arrays))()
+        owners = [host_array(array, f"array '{key}'") for key, array in arrays.items()]
+        for filled, key, owner in zip(described, arrays, owners):
+            _describe(filled, key, owner)
+        adapter = self._register("arrays", name, config, described, len(arrays))
+        del owners  # the arrays are copied
+        return adapter
+
+    def _register(self, what: str, name: str, config: Config, data: Any, count: int) -> Adapter:
+        number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
+        text = config if isinstance(config, str) else json.dumps(dict(config))
+        with self.handle as pointer:
+            result = getattr(library(), f"gpool_lora_register_{what}")(
+                pointer, c_text(name), c_text(text), data, count, ctypes.byref(number), why
+            )
+            if result < 0:
+                raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
+        return Adapter(self, name, number.value)
+
     def find(self, name: str) -> Adapter:
         """Return the registered adapter with a name. Raises NotFound. Cost: a lookup."""
         number = ctypes.c_uint32()
@@ -346,6 +403,18 @@ class Adapters(Closing):
         with self.handle as pointer:
             check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "read the statistics of the adapters")
         return AdapterStats(*(getattr(filled, name) for name in AdapterStats._fields))
+
+
+def _describe(filled: Any, key: str, array: HostArray) -> None:
+    """Fill in a struct gpool_lora_array."""
+    if len(array.shape) != 2:
+        raise ValueError(f"array '{key}' has {len(array.shape)} dimensions; it must have 2")
+    if array.dtype.name not in _ELEMENTS:
+        raise TypeError(f"array '{key}' is of {array.dtype.name}; only {', '.join(_ELEMENTS)} are supported")
+    filled.name, filled.data = c_text(key), array.address
+    filled.rows, filled.columns = array.shape
+    filled.row_stride, filled.column_stride = array.strides
+    filled.element = _ELEMENTS[array.dtype.name]
 
 
 def _matrix(filled: Any) -> Matrix:
