@@ -273,9 +273,10 @@ GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gp
 /*
  * gpool_lora_unload() - remove an adapter from the pool for all engines. Its copies remain.
  *
- * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async(); or
- * acquired by another engine, whose last release removes it), -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE,
- * -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
+ * If another engine has acquired it, its last release removes it.
+ *
+ * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async()),
+ * -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE, -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
  * adapters wait for it.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
@@ -325,6 +326,23 @@ GPOOL_API int gpool_lora_weights(
 
 enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_RESIDENT = 2 };
 
+/* The fastest tier that contains an adapter now. */
+enum gpool_lora_tier {
+	GPOOL_LORA_TIER_COLD = 0, /* only files, or the content of gpool_lora_register_buffer() */
+	GPOOL_LORA_TIER_WARM = 1, /* a copy in the warm pool */
+	GPOOL_LORA_TIER_HOT = 2   /* the pool, complete */
+};
+
+/* What happens to an adapter now. */
+enum gpool_lora_activity {
+	GPOOL_LORA_ABSENT = 0, /* not in the pool */
+	GPOOL_LORA_QUEUED = 1, /* waits for a loader thread */
+	GPOOL_LORA_IN_LOAD = 2,
+	GPOOL_LORA_IDLE = 3,    /* in the pool; may be evicted unless another engine has acquired it */
+	GPOOL_LORA_ACTIVE = 4,  /* acquired, or released with a fence that is not signaled */
+	GPOOL_LORA_EVICTING = 5 /* active, but evicted or unloaded by another engine: it leaves with the last release */
+};
+
 struct gpool_lora_info {
 	uint32_t size;     /* sizeof(struct gpool_lora_info), set by the caller */
 	uint32_t state;    /* enum gpool_lora_state; RESIDENT: in the pool at its last access */
@@ -341,11 +359,37 @@ struct gpool_lora_info {
 	uint64_t from_warm;  /* loads from a copy in host memory */
 	uint64_t from_cold;  /* loads from cache_dir; other loads are from PEFT's files */
 	uint64_t rebalanced; /* loads in advance (rebalance_ms) */
+	uint32_t tier;       /* enum gpool_lora_tier. Copies in a warm pool are known from the first load on */
+	uint32_t activity;   /* enum gpool_lora_activity */
+	/*
+	 * time of the last acquisition in this process, wall clock, milliseconds since 1970, accurate to 100 ms; 0:
+	 * never. After 49 days without an acquisition, it is too late by multiples of 49 days
+	 */
+	uint64_t used_ms;
+	uint64_t served;  /* gpool_lora_acquire() and gpool_lora_acquire_async(), and finished requests of schedulers */
+	uint32_t targets; /* number of names of gpool_lora_target_name() */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
+GPOOL_ASSERT_SIZE(gpool_lora_info, 248);
 
-/* gpool_lora_info() - describe an adapter. Return: 0, -ENOENT, -EINVAL (size), -ECHILD. Threads: any. Cost: a lock. */
+/*
+ * gpool_lora_info() - describe an adapter.
+ *
+ * Return: 0, -ENOENT, -EINVAL (size), -ECHILD. Threads: any. Cost: a lock, and a lookup in the table of the warm pool.
+ */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
+
+enum { GPOOL_LORA_TARGET_BYTES = 1024 };
+
+/*
+ * gpool_lora_target_name() - return the name of a target of an adapter, as in gpool_lora_weights().
+ *
+ * @index: 0 .. targets - 1 (struct gpool_lora_info), in the order of the names
+ * @name:  [GPOOL_LORA_TARGET_BYTES]
+ *
+ * Return: 0, -ENOENT (no such adapter or target), -ECHILD. Threads: any. Cost: a lock.
+ */
+GPOOL_API int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index, char *name);
 
 /* Statistics of all adapters of this process; counters include unregistered adapters. */
 struct gpool_lora_stats {
@@ -361,14 +405,22 @@ struct gpool_lora_stats {
 	uint64_t warm_full;                                       /* copies that were not stored, for lack of room */
 	uint64_t refused;                                         /* damaged copies, which were not used */
 	uint64_t rebalanced;                                      /* as in struct gpool_lora_info */
+	/* adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made */
+	uint64_t hot_evictions, warm_evictions;
+	uint64_t hot_all_bytes; /* pages of the adapters of all engines of the trust domain in the pool */
+	/* sizes of the pools, and of the file system of cache_dir without the space that other files use; 0: no tier */
+	uint64_t hot_limit_bytes, warm_limit_bytes, cold_limit_bytes;
+	/* hot_all_bytes, warm_bytes and cold_bytes as shares of these, from 0 to 1 */
+	float hot_utilization, warm_utilization, cold_utilization;
+	float reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 184);
 
 /*
  * gpool_lora_stats() - read the counters of a set of adapters.
  *
- * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of adapters, objects of the warm pool and files
- * in cache_dir.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of adapters, objects of both pools and files in
+ * cache_dir.
  */
 GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);
 

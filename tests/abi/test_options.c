@@ -105,11 +105,15 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_lora_array), 48);
 	assert_int_equal(offsetof(struct gpool_lora_array, row_stride), 16);
 	assert_int_equal(offsetof(struct gpool_lora_array, element), 40);
-	assert_int_equal(sizeof(struct gpool_lora_info), 216);
+	assert_int_equal(sizeof(struct gpool_lora_info), 248);
+	assert_int_equal(offsetof(struct gpool_lora_info, tier), 216);
+	assert_int_equal(offsetof(struct gpool_lora_info, targets), 240);
 	assert_int_equal(offsetof(struct gpool_lora_info, name), 64);
 	assert_int_equal(offsetof(struct gpool_lora_info, from_warm), 192);
 	assert_int_equal(offsetof(struct gpool_lora_info, rebalanced), 208);
-	assert_int_equal(sizeof(struct gpool_lora_stats), 120);
+	assert_int_equal(sizeof(struct gpool_lora_stats), 184);
+	assert_int_equal(offsetof(struct gpool_lora_stats, hot_evictions), 120);
+	assert_int_equal(offsetof(struct gpool_lora_stats, hot_utilization), 168);
 	assert_int_equal(offsetof(struct gpool_lora_stats, hot_bytes), 64);
 	assert_int_equal(sizeof(struct gpool_range_options), 40);
 	assert_int_equal(sizeof(struct gpool_range_info), 200);

@@ -329,7 +329,7 @@ static void test_adapters(void **state)
 	struct gpool_lora_weights weights;
 	static const char config[] = "{\"peft_type\":\"LORA\"}";
 	struct gpool_lora *lora;
-	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	char path[128], why[GPOOL_LORA_REASON_BYTES], target[GPOOL_LORA_TARGET_BYTES];
 	uint32_t id, found;
 
 	(void)state;
@@ -356,6 +356,7 @@ static void test_adapters(void **state)
 	NEVER(gpool_lora_wait_layer(lora, id, 0, -1));
 	NEVER(gpool_lora_weights(lora, id, 0, "model.layers.*.q", &weights));
 	NEVER(gpool_lora_info(lora, id, &info));
+	NEVER(gpool_lora_target_name(lora, id, 0, target));
 	NEVER(gpool_lora_stats(lora, &stats));
 	NEVER(gpool_lora_last_error(lora, id, why));
 	CALLS(gpool_lora_prefetch(lora, id), "steady: the adapter is resident", "");

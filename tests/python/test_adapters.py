@@ -139,7 +139,18 @@ class Adapters(AgentTest):
         with self.pool.adapters() as adapters:
             plain = adapters.register("plain", str(PLAIN))
             self.assertEqual(plain.info().state, gpool.AdapterState.COLD)
+            self.assertEqual((plain.info().tier, plain.info().activity), (gpool.Tier.COLD, gpool.Activity.ABSENT))
+            self.assertEqual((plain.info().used_ms, plain.info().served), (0, 0))
+            self.assertEqual(
+                plain.info().targets, ("model.layers.*.self_attn.q_proj", "model.layers.*.self_attn.v_proj")
+            )
             acquired = plain.acquire()
+            self.assertEqual((plain.info().tier, plain.info().activity), (gpool.Tier.HOT, gpool.Activity.ACTIVE))
+            self.assertEqual(plain.info().served, 1)
+            self.assertGreater(plain.info().used_ms, 1e12)
+            stats = adapters.stats()
+            self.assertEqual(stats.hot_utilization, numpy.float32(stats.hot_all_bytes / stats.hot_limit_bytes))
+            self.assertGreaterEqual(stats.hot_all_bytes, stats.hot_bytes)
             self.assertEqual(
                 (plain.info().acquired, plain.info().state, plain.info().name),
                 (1, gpool.AdapterState.RESIDENT, "plain"),

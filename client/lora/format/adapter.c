@@ -165,6 +165,7 @@ static void adapter_free(struct adapter *adapter)
 		if (adapter->memory[i] >= 0)
 			close(adapter->memory[i]);
 	free(adapter->folder);
+	free(adapter->targets);
 	free(adapter);
 }
 
@@ -172,6 +173,37 @@ void adapter_unref(struct adapter *adapter)
 {
 	if (adapter && !--adapter->refs)
 		adapter_free(adapter);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Keep the names of the targets, which peft_free() frees. */
+static int targets_keep(struct adapter *adapter, const struct peft *peft)
+{
+	const char **names = malloc(peft->count * sizeof(*names));
+	uint32_t count = 0;
+	size_t bytes = 0;
+	char *to;
+
+	if (!names)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < peft->count; i++)
+		names[i] = peft->modules[i].target;
+	qsort(names, peft->count, sizeof(*names), by_name);
+	for (uint32_t i = 0; i < peft->count; i++)
+		if (!i || strcmp(names[i], names[count - 1]) != 0) {
+			bytes += strlen(names[i]) + 1;
+			names[count++] = names[i];
+		}
+	adapter->targets = to = malloc(bytes);
+	for (uint32_t i = 0; to && i < count; i++)
+		to = stpcpy(to, names[i]) + 1;
+	adapter->target_count = count;
+	free(names);
+	return adapter->targets ? 0 : -ENOMEM;
 }
 
 /* Read the headers, and identify the files. */
@@ -189,6 +221,7 @@ static int adapter_read(struct adapter *adapter, struct reason *reason)
 		adapter->rank_max = files.peft.rank_max;
 		adapter->modules = files.peft.count;
 		adapter->layers = files.peft.layers;
+		error = targets_keep(adapter, &files.peft);
 		peft_free(&files.peft);
 	}
 	close(files.fds[0]);

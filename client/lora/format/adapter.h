@@ -34,7 +34,8 @@ struct adapter {
 	char *folder;  /* NULL: the files are in memory */
 	int memory[2]; /* without a folder: adapter_config.json and the weights, sealed; otherwise -1 */
 	struct cold_source source;
-	uint32_t rank_max, modules, layers;
+	uint32_t rank_max, modules, layers, target_count;
+	char *targets; /* the names of the targets, each with its NUL, in ascending order */
 	/* ---- */
 	struct lora_stamp stamps[2]; /* adapter_config.json and the weights, as of the last check */
 	bool known, form_known;      /* once set, the fields below do not change */

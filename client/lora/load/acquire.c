@@ -209,6 +209,13 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 	return error;
 }
 
+/* Count a use of an adapter by a caller. */
+static inline void count_use(const struct gpool_lora *lora, struct lora_entry *entry)
+{
+	entry->acquires++;
+	entry->used_ms = pool_clock(lora->pool);
+}
+
 static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, int timeout_ms)
 {
 	struct lora_entry *entry;
@@ -229,7 +236,10 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 			if (error && error == entry->error)
 				fail(error, "%s", entry->reason.text);
 		}
-		entry->acquires += likely(!error);
+		if (likely(!error)) {
+			count_use(lora, entry);
+			entry->served++;
+		}
 	} else {
 		error = fail_adapter(id);
 	}
@@ -420,6 +430,13 @@ int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
 	return entry ? 0 : -ENOENT;
 }
 
+void lora_served(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->entries[id]->served++;
+	pthread_mutex_unlock(&lora->lock);
+}
+
 /*
  * Acquire an adapter without waiting; under the lock. A failed draft cannot be acquired, and prevents a new load until
  * its last release.
@@ -449,7 +466,7 @@ void lora_hit(struct gpool_lora *lora, uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
 	lora->entries[id]->counts.hits++;
-	lora->entries[id]->acquires++;
+	count_use(lora, lora->entries[id]);
 	pthread_mutex_unlock(&lora->lock);
 	count_acquire(lora->pool, true);
 }
@@ -491,7 +508,8 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 	if (!is_coming(entry, WHOLE)) {
 		error = entry->error ? entry->error : acquire_now(lora, entry);
 		wait_end(lora, entry);
-		entry->acquires += !error;
+		if (!error)
+			count_use(lora, entry);
 		/* The adapter was evicted, or another thread is loading it, so claim it again. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);

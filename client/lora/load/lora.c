@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- create and destroy ---- */
@@ -366,10 +368,54 @@ static void struct_give(void *to, uint32_t size, const void *filled, size_t byte
 	memcpy(to, filled, size < bytes ? size : bytes);
 }
 
+/* Return: true if the adapter is complete in the pool, and neither evicted nor unloaded. */
+static bool is_hot(const struct lora_entry *entry)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+
+	return entry->state == GPOOL_LORA_RESIDENT &&
+		(entry->load ||
+			(!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
+}
+
+static enum gpool_lora_tier tier_of(const struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	const char *copy = entry->adapter->warm_name;
+
+	if (is_hot(entry))
+		return GPOOL_LORA_TIER_HOT;
+	return lora->warm && entry->adapter->known && gpool_object_find(lora->warm, &copy, 1) == 1
+		? GPOOL_LORA_TIER_WARM
+		: GPOOL_LORA_TIER_COLD;
+}
+
+static enum gpool_lora_activity activity_of(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	bool active = entry->acquired || entry_is_used(lora, entry);
+
+	if (entry->load_state == LOAD_QUEUED || entry->load_state == LOAD_QUEUED_UNASKED)
+		return GPOOL_LORA_QUEUED;
+	if (entry->state == GPOOL_LORA_LOADING)
+		return GPOOL_LORA_IN_LOAD;
+	if (is_hot(entry))
+		return active ? GPOOL_LORA_ACTIVE : GPOOL_LORA_IDLE;
+	return active ? GPOOL_LORA_EVICTING : GPOOL_LORA_ABSENT;
+}
+
+/* Return the time of the last use, on the wall clock. */
+static uint64_t used_ms(const struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 -
+		(uint32_t)(pool_clock(lora->pool) - entry->used_ms);
+}
+
 int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
 {
 	struct gpool_lora_info filled = {.size = info->size};
-	const struct lora_entry *entry;
+	struct lora_entry *entry;
 
 	if (!lora->pool->alive)
 		return -ECHILD;
@@ -395,6 +441,11 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.rebalanced = entry->counts.rebalanced;
 		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
 		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
+		filled.tier = tier_of(lora, entry);
+		filled.activity = activity_of(lora, entry);
+		filled.used_ms = entry->acquires ? used_ms(lora, entry) : 0;
+		filled.served = entry->served;
+		filled.targets = entry->adapter->target_count;
 		memcpy(filled.name, entry->adapter->name, sizeof(filled.name));
 	}
 	pthread_mutex_unlock(&lora->lock);
@@ -402,6 +453,31 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		return fail_adapter(id);
 	struct_give(info, filled.size, &filled, sizeof(filled));
 	return 0;
+}
+
+int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index, char *name)
+{
+	const struct lora_entry *entry;
+	const char *target;
+	int error = 0;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry) {
+		error = fail_adapter(id);
+	} else if (index >= entry->adapter->target_count) {
+		error = fail(-ENOENT, "adapter '%s' has %u targets, and no target %u", entry->adapter->name,
+			entry->adapter->target_count, index);
+	} else {
+		target = entry->adapter->targets;
+		while (index--)
+			target += strlen(target) + 1;
+		snprintf(name, GPOOL_LORA_TARGET_BYTES, "%s", target);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
 }
 
 /* ---- statistics of all adapters ---- */
@@ -424,17 +500,32 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 	}
 }
 
-/* Return the size of all copies in the warm pool, of this process and others. */
-static uint64_t warm_bytes(const struct gpool_lora *lora)
+/* Return the size of all adapters of a tier in a pool, of this process and others. */
+static uint64_t objects_bytes(struct gpool *pool, const char *prefix)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 	uint64_t bytes = 0;
 
-	while (lora->warm && !gpool_object_next(lora->warm, &cursor, &info))
-		if (!strncmp(info.name, LORA_WARM_PREFIX, strlen(LORA_WARM_PREFIX)))
-			bytes += info.pages * lora->warm->page_bytes;
+	while (pool && !gpool_object_next(pool, &cursor, &info))
+		if (!strncmp(info.name, prefix, strlen(prefix)))
+			bytes += info.pages * pool->page_bytes;
 	return bytes;
+}
+
+static uint64_t pool_bytes(const struct gpool *pool)
+{
+	return pool ? pool->page_count * pool->page_bytes : 0;
+}
+
+static uint64_t evictions_of(const struct gpool *pool, enum pool_counter counter)
+{
+	return pool ? atomic_load_explicit(&pool->header->counters[counter], memory_order_relaxed) : 0;
+}
+
+static float share_of(uint64_t bytes, uint64_t limit)
+{
+	return limit ? (float)((double)bytes / (double)limit) : 0;
 }
 
 /* Return: true for the name of a complete cold file. A file is renamed to this suffix when it is complete. */
@@ -463,6 +554,29 @@ static uint64_t cold_bytes(const struct gpool_lora *lora)
 	return bytes;
 }
 
+/* Return the free space for cold files, for this process. */
+static uint64_t cold_free_bytes(const struct gpool_lora *lora)
+{
+	struct statvfs status;
+
+	return lora->cold_fd < 0 || fstatvfs(lora->cold_fd, &status) ? 0 : status.f_bavail * status.f_frsize;
+}
+
+static void tiers_fill(const struct gpool_lora *lora, struct gpool_lora_stats *stats)
+{
+	stats->hot_all_bytes = objects_bytes(lora->pool, LORA_PREFIX);
+	stats->warm_bytes = objects_bytes(lora->warm, LORA_WARM_PREFIX);
+	stats->cold_bytes = cold_bytes(lora);
+	stats->hot_evictions = evictions_of(lora->pool, POOL_COUNT_ADAPTER_EVICTIONS);
+	stats->warm_evictions = evictions_of(lora->warm, POOL_COUNT_COPY_EVICTIONS);
+	stats->hot_limit_bytes = pool_bytes(lora->pool);
+	stats->warm_limit_bytes = pool_bytes(lora->warm);
+	stats->cold_limit_bytes = stats->cold_bytes + cold_free_bytes(lora);
+	stats->hot_utilization = share_of(stats->hot_all_bytes, stats->hot_limit_bytes);
+	stats->warm_utilization = share_of(stats->warm_bytes, stats->warm_limit_bytes);
+	stats->cold_utilization = share_of(stats->cold_bytes, stats->cold_limit_bytes);
+}
+
 int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 {
 	struct gpool_lora_stats filled = {.size = stats->size};
@@ -485,8 +599,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	filled.shared = counts.shared;
 	filled.lost = counts.lost;
 	filled.rebalanced = counts.rebalanced;
-	filled.warm_bytes = warm_bytes(lora);
-	filled.cold_bytes = cold_bytes(lora);
+	tiers_fill(lora, &filled);
 	struct_give(stats, filled.size, &filled, sizeof(filled));
 	return 0;
 }

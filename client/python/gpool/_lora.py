@@ -48,6 +48,33 @@ class AdapterState(enum.IntEnum):
     """in the pool when its state was last read"""
 
 
+class Tier(enum.IntEnum):
+    """The fastest tier that contains an adapter."""
+
+    COLD = _abi.GPOOL_LORA_TIER_COLD
+    """only files, or the content that was registered"""
+    WARM = _abi.GPOOL_LORA_TIER_WARM
+    """a copy in host memory"""
+    HOT = _abi.GPOOL_LORA_TIER_HOT
+    """the pool, complete"""
+
+
+class Activity(enum.IntEnum):
+    """What happens to an adapter."""
+
+    ABSENT = _abi.GPOOL_LORA_ABSENT
+    """not in the pool"""
+    QUEUED = _abi.GPOOL_LORA_QUEUED
+    """waits for a loader thread"""
+    IN_LOAD = _abi.GPOOL_LORA_IN_LOAD
+    IDLE = _abi.GPOOL_LORA_IDLE
+    """in the pool, not in use by this process"""
+    ACTIVE = _abi.GPOOL_LORA_ACTIVE
+    """acquired, or released with a fence that is not signaled"""
+    EVICTING = _abi.GPOOL_LORA_EVICTING
+    """active, but evicted or unloaded by another engine: it leaves with the last release"""
+
+
 class AdapterInfo(NamedTuple):
     """Description of an adapter, with the counters of this process."""
 
@@ -74,6 +101,14 @@ class AdapterInfo(NamedTuple):
     """loads from a packed copy in cache_dir; other loads are from the PEFT files"""
     rebalanced: int
     """loads in advance of a request"""
+    tier: Tier
+    activity: Activity
+    used_ms: int
+    """time of the last acquisition in this process, in milliseconds since 1970; 0: never"""
+    served: int
+    """acquisitions by this program, and finished requests of schedulers"""
+    targets: Tuple[str, ...]
+    """names of the target modules, with a star for the layer"""
 
 
 class AdapterStats(NamedTuple):
@@ -104,6 +139,22 @@ class AdapterStats(NamedTuple):
     """damaged copies, which were not used"""
     rebalanced: int
     """loads in advance of a request"""
+    hot_evictions: int
+    """adapters of all engines that the agent has evicted from the pool"""
+    warm_evictions: int
+    """copies that the agent has evicted from the warm pool"""
+    hot_all_bytes: int
+    """pages of the adapters of all engines in the pool"""
+    hot_limit_bytes: int
+    """size of the pool"""
+    warm_limit_bytes: int
+    """size of the warm pool; 0: none"""
+    cold_limit_bytes: int
+    """space for copies in the file system of cache_dir; 0: none"""
+    hot_utilization: float
+    """hot_all_bytes / hot_limit_bytes, from 0 to 1"""
+    warm_utilization: float
+    cold_utilization: float
 
 
 class Matrix(NamedTuple):
@@ -241,9 +292,10 @@ class Adapter:
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Remove the adapter from the pool for all engines.
+        """Remove the adapter from the pool for all engines. If another engine has acquired it, its last release removes
+        it.
 
-        Raises Busy: it is acquired in this process, or by another engine, whose last release then removes it.
+        Raises Busy: it is acquired in this process, or being loaded.
         Cost: one request to the agent.
         """
         self._call("unload")
@@ -263,17 +315,25 @@ class Adapter:
         return text.value.decode(errors="replace")
 
     def info(self) -> AdapterInfo:
-        """Return the state of the adapter. Raises Error with EINVAL. Cost: one lock."""
+        """Return the state of the adapter. Raises Error with EINVAL. Cost: one lock for each target."""
         filled = _abi.gpool_lora_info(size=ctypes.sizeof(_abi.gpool_lora_info))
         with self.adapters.handle as pointer:
             check(
                 library().gpool_lora_info(pointer, self.id, ctypes.byref(filled)),
                 f"read the state of adapter '{self.name}'",
             )
+            targets = tuple(self._target(pointer, index) for index in range(filled.targets))
         values = {name: getattr(filled, name) for name in AdapterInfo._fields}
         values["name"] = values["name"].decode(errors="replace")
         values["state"], values["element"] = AdapterState(filled.state), Element(filled.element)
+        values["tier"], values["activity"] = Tier(filled.tier), Activity(filled.activity)
+        values["targets"] = targets
         return AdapterInfo(**values)
+
+    def _target(self, pointer: Any, index: int) -> str:
+        text = ctypes.create_string_buffer(_abi.GPOOL_LORA_TARGET_BYTES)
+        check(library().gpool_lora_target_name(pointer, self.id, index, text), f"read adapter '{self.name}'")
+        return text.value.decode(errors="replace")
 
     def _call(self, verb: str) -> None:
         with self.adapters.handle as pointer:
