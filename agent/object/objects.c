@@ -184,17 +184,37 @@ uint32_t object_place(const struct pool *pool)
 
 /* ---- the manifest ---- */
 
+char *object_label(const struct manifest *manifest)
+{
+	static const char key[] = "name";
+	int64_t index = manifest_find(manifest, key, sizeof(key) - 1);
+	const struct manifest_entry *entry = index < 0 ? NULL : &manifest->entries[index];
+	uint32_t most = POOL_OBJECT_NAME_BYTES - 1;
+
+	return entry ? strndup(manifest->data + manifest_value_at(entry->offset, entry->key_bytes),
+			       entry->value_bytes < most ? entry->value_bytes : most)
+		     : strdup("");
+}
+
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest)
 {
 	struct object *object = &pool->objects->of[number];
 	struct page_run *runs = calloc(manifest->header->runs + 1, sizeof(*runs));
+	char *label = object_label(manifest);
 
-	if (!runs)
+	if (!runs || !label) {
+		free(runs);
+		free(label);
 		return -ENOMEM;
+	}
 	for (uint32_t i = 0; i < manifest->header->runs; i++)
 		runs[i] = (struct page_run){manifest->runs[i].first, manifest->runs[i].count};
 	*object = (struct object){
-		.fd = fd, .runs = runs, .run_count = manifest->header->runs, .manifest_bytes = manifest->bytes};
+		.fd = fd,
+		.runs = runs,
+		.run_count = manifest->header->runs,
+		.manifest_bytes = manifest->bytes,
+		.label = label};
 	pool->objects->manifest_bytes += manifest->bytes;
 	return 0;
 }
@@ -209,6 +229,7 @@ void object_forget(struct pool *pool, uint32_t number)
 		agent_drop(pool->agent, KEEP_OBJECT, pool->index, number);
 		pool->objects->manifest_bytes -= object->manifest_bytes;
 		free(object->runs);
+		free(object->label);
 		close(object->fd);
 	}
 	*object = (struct object){0};

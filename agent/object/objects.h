@@ -32,6 +32,7 @@ struct object {
 	 */
 	struct page_run *runs;
 	uint64_t manifest_bytes;
+	char *label;           /* object_label(); for an adapter: the adapter's name. NULL: no manifest */
 	struct tenant *tenant; /* tenant to which the pages are leased; NULL: it no longer exists */
 	bool in_order;         /* in the eviction order; the following fields are valid only in this case */
 	bool open;             /* a session has it open; if only pins protect it: it was pinned at the last check */
@@ -126,6 +127,13 @@ struct manifest_pool object_geometry(const struct pool *pool);
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
+ * object_name_lists() - return true if a name ends with no list of tenants, or the list contains the tenant of the
+ * session. object_adapter_allowed() - return true if the object is no adapter, or the tenant of the session may use an
+ * adapter of this name (NULL: none).
+ */
+bool object_name_lists(const struct session *session, const char *name);
+bool object_adapter_allowed(const struct session *session, const char *name, const char *adapter);
+/*
  * object_current() - return the current object of a name in a trust domain; 0: none. object_of_version() - return a
  * version, which may be an old one that a session still has open. object_anywhere() - return the object with this name
  * in any domain, for an admin; `version` 0: the current one; OBJECT_SEVERAL: several domains have one.
@@ -136,7 +144,11 @@ uint32_t object_of_version(const struct pool *pool, uint32_t domain, const char 
 uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t version);
 /* object_place() - return the lowest unused record; 0: none. */
 uint32_t object_place(const struct pool *pool);
-/* object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM. */
+/*
+ * object_label() - return the value "name" of the metadata, for free(): at most 127 bytes, "" if there is none; NULL: no
+ * memory. object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM.
+ */
+char *object_label(const struct manifest *manifest);
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest);
 
 /*

@@ -178,6 +178,27 @@ GPOOL_ASSERT_SIZE(gpool_lora_array, 48);
 GPOOL_API int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const char *config,
 	const struct gpool_lora_array *arrays, uint32_t count, uint32_t *id, char *why);
 
+/*
+ * gpool_lora_restrict() - restrict an adapter to some tenants. Call it after the registration, before the first load.
+ *
+ * @tenants: [count] names of tenants, with the tenant of this session
+ *
+ * The agent lets only sessions of these tenants open the adapter's object and its copies in the warm pool, or publish
+ * them; the names of these objects contain the tenants. Engines share the adapter if they pass the same tenants, in any
+ * order. The configuration of gpoold can also state which adapters a tenant may use: the key adapters of a tenant.
+ *
+ * Return: 0, or
+ *   -EINVAL  no tenant, an invalid name, or names of more than 89 bytes in total, with one byte between them; the set
+ *            has GPOOL_LORA_PRIVATE
+ *   -EPERM   the tenant of this session is not among them
+ *   -EBUSY   the adapter has been loaded, or is being loaded
+ *   -ENOENT, -ECHILD
+ *
+ * Threads: any. Cost: a lock.
+ */
+GPOOL_API int gpool_lora_restrict(
+	struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count);
+
 /* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. Cost: one lookup. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
 
@@ -203,6 +224,8 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details
  *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
  *               GPU work uses its former addresses
+ *   -EACCES, -EPERM  the tenant may not use the adapter: gpool_lora_restrict(), or the key adapters of the tenant; or
+ *               the files cannot be read
  *   -ENOENT     no such adapter, or its files are missing
  *   -EIO        a file cannot be read, or the GPU driver failed
  *   -EINTR      gpool_wait_check() ended the wait

@@ -327,7 +327,7 @@ static void test_adapters(void **state)
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
 	struct gpool_lora_array arrays[2];
 	struct gpool_lora_weights weights;
-	static const char config[] = "{\"peft_type\":\"LORA\"}";
+	static const char config[] = "{\"peft_type\":\"LORA\"}", *const own = "default";
 	struct gpool_lora *lora;
 	char path[128], why[GPOOL_LORA_REASON_BYTES], target[GPOOL_LORA_TARGET_BYTES];
 	uint32_t id, found;
@@ -350,6 +350,7 @@ static void test_adapters(void **state)
 	arrays[1].name = "base_model.model.q.lora_B.weight";
 	NEVER(gpool_lora_register_arrays(lora, "c", config, arrays, 2, &found, why));
 	NEVER(gpool_lora_find(lora, "a", &found));
+	NEVER(gpool_lora_restrict(lora, id, &own, 1));
 	CALLS(gpool_lora_acquire(lora, id, -1), "the adapter is loaded, by threads of the library", "");
 	CALLS(gpool_lora_acquire(lora, id, -1), "steady: the adapter is resident", "");
 	CALLS(gpool_lora_acquire_async(lora, id, -1), "steady: the adapter is resident", "");

@@ -592,6 +592,7 @@ static void test_adapters(void **state)
 	struct gpool_lora_stats stats = {.size = 1};
 	struct gpool_lora_weights part;
 	char why[GPOOL_LORA_REASON_BYTES], target[GPOOL_LORA_TARGET_BYTES];
+	const char *const other = "other";
 	struct gpool_lora *lora;
 	uint32_t id;
 
@@ -630,6 +631,8 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_lora_target_name(lora, id, 7, target), -ENOENT, "adapter 'plain' has 2 targets, and no target 7");
 	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_restrict(lora, id, &other, 1), -EPERM,
+		"the tenant of this session, 'default', is not among the tenants");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	SAYS(gpool_lora_weights(lora, id, 0, "nothing", &part), -ENOENT,
 		"adapter 'plain' has no part for 'nothing' of layer 0");

@@ -170,6 +170,19 @@ class Adapters(AgentTest):
             plain.unregister()
             self.assertRaises(gpool.NotFound, adapters.find, "plain")
 
+    def test_restricted_to_tenants(self) -> None:
+        with self.pool.adapters(salt=(7, 8)) as adapters:
+            plain = adapters.register("plain", str(PLAIN))
+            for wrong, code in (([], errno.EINVAL), (["a b"], errno.EINVAL), (["other"], errno.EPERM)):
+                with self.assertRaises(gpool.Error) as caught:
+                    plain.restrict(wrong)
+                self.assertEqual(caught.exception.errno, code)
+            self.assertRaises(ValueError, plain.restrict, ["a\0"])
+            plain.restrict(["other", "default"])
+            plain.acquire().release()
+            self.assertTrue(any(found.name.endswith("@default,other") for found in self.pool.objects()))
+            self.assertRaises(gpool.Busy, plain.restrict, ["default"])
+
     def test_layers_come_one_after_the_other(self) -> None:
         with self.pool.adapters() as adapters, adapters.register("plain", str(PLAIN)).acquire_async() as begun:
             for layer in range(begun.adapter.info().layers):

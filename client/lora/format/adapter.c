@@ -293,6 +293,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		uint64_t domain;
 		char tenant[POOL_NAME_BYTES]; /* set if only engines of the tenant share the object */
 	} identity;
+	const char *tenants = lora->private ? identity.tenant : adapter->tenants;
 	char text[LORA_HASH_BYTES];
 	XXH128_hash_t hash;
 
@@ -307,9 +308,8 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-	/* The agent lets only this tenant publish a name that ends with the tenant. */
-	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
-		identity.tenant);
+	/* The agent lets only these tenants publish and open a name that ends with them. */
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, tenants[0] ? "@" : "", tenants);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
 		adapter->key + strlen(LORA_PREFIX));
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);

@@ -17,7 +17,14 @@
 
 struct gpool_lora;
 
-enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
+enum {
+	LORA_NAME_BYTES = 128,
+	LORA_HASH_BYTES = 33,
+	LORA_KEY_BYTES = POOL_OBJECT_NAME_BYTES,
+	/* room for the tenants in the name of an object: "lora/", the hash, and "@" come first */
+	LORA_TENANTS_BYTES = LORA_KEY_BYTES - 5 - LORA_HASH_BYTES,
+};
+static_assert(LORA_TENANTS_BYTES > POOL_NAME_BYTES, "room for a tenant");
 
 /* Suffix of the names of cold files. The names of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"
@@ -36,6 +43,8 @@ struct adapter {
 	struct cold_source source;
 	uint32_t rank_max, modules, layers, target_count;
 	char *targets; /* the names of the targets, each with its NUL, in ascending order */
+	/* tenants that may use the adapter, separated by commas, in ascending order; empty: all. Set before `known` */
+	char tenants[LORA_TENANTS_BYTES];
 	/* ---- */
 	struct lora_stamp stamps[2]; /* adapter_config.json and the weights, as of the last check */
 	bool known, form_known;      /* once set, the fields below do not change */

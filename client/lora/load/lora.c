@@ -6,6 +6,7 @@
 #include "client/lora/load/lora.h"
 #include "client/lora/load/rebalance.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -293,6 +294,84 @@ int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const 
 	if (!error)
 		error = memory_register(lora, name, config, fd, id, &reason);
 	return reason_give(error, &reason, why);
+}
+
+/* ---- tenants ---- */
+
+static bool is_tenant_name(const char *name)
+{
+	return name && isalnum((unsigned char)*name) &&
+		strspn(name, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") == strlen(name);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Write the names in ascending order, separated by commas, each once. Return: false if they are too long. */
+static bool tenants_join(const char **tenants, uint32_t count, char list[LORA_TENANTS_BYTES])
+{
+	size_t used = 0;
+
+	qsort(tenants, count, sizeof(*tenants), by_text);
+	for (uint32_t i = 0; i < count; i++) {
+		if (i && !strcmp(tenants[i], tenants[i - 1]))
+			continue;
+		used += (size_t)snprintf(
+			list + used, LORA_TENANTS_BYTES - used, "%s%s", used ? "," : "", tenants[i]);
+		if (used >= LORA_TENANTS_BYTES)
+			return false;
+	}
+	return true;
+}
+
+static int tenants_check(
+	const struct gpool_lora *lora, const char *const *tenants, uint32_t count, char list[LORA_TENANTS_BYTES])
+{
+	const char *sorted[LORA_TENANTS_BYTES];
+	bool own = false;
+
+	if (lora->private)
+		return fail(-EINVAL, "the adapters of this set are private to the tenant (GPOOL_LORA_PRIVATE)");
+	if (!tenants || !count || count > LORA_TENANTS_BYTES / 2)
+		return fail(-EINVAL, "%u tenants; there must be 1 to %d", tenants ? count : 0, LORA_TENANTS_BYTES / 2);
+	for (uint32_t i = 0; i < count; i++) {
+		if (!is_tenant_name(tenants[i]))
+			return fail(-EINVAL, "tenant %u has no valid name", i);
+		sorted[i] = tenants[i];
+		own |= !strcmp(tenants[i], pool_tenant_name(lora->pool));
+	}
+	if (!own)
+		return fail(-EPERM, "the tenant of this session, '%s', is not among the tenants",
+			pool_tenant_name(lora->pool));
+	return tenants_join(sorted, count, list) ? 0
+						 : fail(-EINVAL, "the names of the tenants have more than %d bytes",
+							   LORA_TENANTS_BYTES - 1);
+}
+
+int gpool_lora_restrict(struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count)
+{
+	char list[LORA_TENANTS_BYTES];
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	error = tenants_check(lora, tenants, count, list);
+	if (error)
+		return error;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (entry->load_state != LOAD_COLD || entry->adapter->known || entry->adapter->refs > 1)
+		error = fail(-EBUSY, "adapter '%s' has been loaded; restrict it before its first load",
+			entry->adapter->name);
+	else
+		strcpy(entry->adapter->tenants, list);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
 }
 
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)

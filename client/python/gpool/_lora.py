@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import enum
 import json
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._arrays import HostArray, host_array
@@ -306,6 +306,17 @@ class Adapter:
         Raises Busy: it is acquired, or being loaded.
         """
         self._call("unregister")
+
+    def restrict(self, tenants: Sequence[str]) -> None:
+        """Restrict the adapter to tenants, before its first load. The agent lets no other tenant open or publish it.
+
+        tenants: names of tenants, with the tenant of this session.
+        Raises Busy: it has been loaded; Error with EINVAL (no valid names, or the set is private), EPERM (the tenant of
+        this session is not among them).
+        """
+        names = (ctypes.c_char_p * len(tenants))(*map(c_text, tenants))
+        with self.adapters.handle as pointer:
+            check(library().gpool_lora_restrict(pointer, self.id, names, len(tenants)), f"restrict '{self.name}'")
 
     def last_error(self) -> str:
         """Return why the last load failed, or an empty text if it did not fail. Raises Error with EINVAL."""
