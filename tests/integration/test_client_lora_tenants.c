@@ -395,16 +395,16 @@ static void test_patterns(void **state)
 /* The agent that is started after a death has the same rules and names. */
 static void test_patterns_after_a_restart(void **state)
 {
-	uint32_t agent;
+	uint64_t before;
 
 	(void)state;
 	start_sides(POOLS RULES("public/*"), 0);
 	acquire(&red);
 	release(&red);
 	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
-	agent = status()->agent_pid;
-	assert_int_equal(kill((pid_t)agent, SIGKILL), 0);
-	AWAIT(status()->agent_pid != agent);
+	before = atomic_load(&red.pool->header->incarnation);
+	assert_int_equal(kill((pid_t)status()->agent_pid, SIGKILL), 0);
+	AWAIT(atomic_load(&red.pool->header->incarnation) != before);
 	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
 	acquire(&red);
 	release(&red);
