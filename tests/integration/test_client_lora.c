@@ -1003,13 +1003,13 @@ static void loader_freeze(struct gpool_lora *in)
 
 /*
  * If its timeout permits, the waiting thread itself loads a copy in host memory. It loads neither from files nor with a
- * short timeout, and leaves the steps after the last part to the loader.
+ * short timeout. With any timeout, it leaves the steps after the last part to the loader.
  */
 static void test_a_waiting_thread_helps(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *engine;
-	uint32_t warm_one, cold_one, id, its;
+	uint32_t warm_one, cold_one, id, its, shared;
 
 	(void)state;
 	engines_start();
@@ -1036,6 +1036,18 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(wrong_in(engine, id, warm_one), 0);
 	assert_int_equal(info_of(engine, id).from_warm, 1);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
+	AWAIT(gpool_lora_unload(engine, id) == 0);
+	/* A call without a timeout loads and publishes it, without the loader. */
+	loader_freeze(engine);
+	assert_int_equal(gpool_lora_acquire(engine, id, -1), 0);
+	assert_int_equal(wrong_in(engine, id, warm_one), 0);
+	assert_int_equal(info_of(engine, id).loads, 3);
+	shared = registered(lora_of_other, warm_one);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
+	atomic_store(&thawed, true);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* A call with a timeout does not start the load itself. */
 	loader_freeze(engine);

@@ -124,19 +124,21 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 /* Chosen: a thread with at least this timeout makes parts itself. A part takes much less than a millisecond. */
 enum { HELP_MS = 10 };
 
-static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
+static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms, bool finish)
 {
-	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
+	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages, finish);
 }
 
 /* Wait for the load. Return: 0, -ETIMEDOUT, -EINTR, or the error of the load. */
 static int load_wait(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
+	/* The agent may take a long time to publish the object. */
+	bool finish = timeout_ms < 0 && !wait_is_checked();
 	int error = 0;
 
 	while (is_coming(entry, goal) && !error)
-		if (!help(entry, UINT32_MAX, timeout_ms))
+		if (!help(entry, UINT32_MAX, timeout_ms, finish))
 			error = wait_some(lora, timeout_ms, limit);
 	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
@@ -286,7 +288,7 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 	while (!error && !layer_is_here(entry, layer)) {
 		if (is_draft(entry))
 			error = fail(entry->error, "%s", entry->reason.text);
-		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
+		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms, false))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
 	/* The layer may have been completed just as the timeout expired. */
