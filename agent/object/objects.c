@@ -22,7 +22,10 @@ int objects_create(struct pool *pool)
 	objects->sorted = calloc(count, sizeof(*objects->sorted));
 	objects->stays = calloc(count, sizeof(*objects->stays));
 	objects->goes = calloc(count, sizeof(*objects->goes));
-	if (!objects->sorted || !objects->stays || !objects->goes)
+	for (objects->ghost_count = 1; objects->ghost_count < count;)
+		objects->ghost_count *= 2;
+	objects->ghosts = calloc(objects->ghost_count, sizeof(*objects->ghosts));
+	if (!objects->sorted || !objects->stays || !objects->goes || !objects->ghosts)
 		goto no_memory;
 	objects->count = count;
 	for (uint32_t i = 1; i < count; i++)
@@ -42,6 +45,7 @@ void objects_destroy(struct pool *pool)
 		return;
 	for (uint32_t i = 1; i < pool->objects->count; i++) {
 		free(pool->objects->of[i].runs);
+		free(pool->objects->of[i].label);
 		if (pool->objects->of[i].fd > 0)
 			close(pool->objects->of[i].fd);
 	}
@@ -51,6 +55,7 @@ void objects_destroy(struct pool *pool)
 	free(pool->objects->sorted);
 	free(pool->objects->stays);
 	free(pool->objects->goes);
+	free(pool->objects->ghosts);
 	free(pool->objects);
 	pool->objects = NULL;
 	pool->evict.source = NULL;

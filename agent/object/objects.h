@@ -45,6 +45,12 @@ struct object {
 	struct worth worth;               /* OBJECT_PINNABLE */
 };
 
+/* The uses of a pinnable object that was evicted, for its next publication. */
+struct object_ghost {
+	uint64_t key; /* of its name; 0: none */
+	double heat;  /* as in struct worth */
+};
+
 struct objects {
 	uint64_t manifest_bytes; /* size of all manifests */
 	uint64_t version;        /* highest version assigned */
@@ -53,7 +59,10 @@ struct objects {
 	struct bitmap pinnable;  /* objects that only pins protect */
 	struct objects_order *order;
 	uint64_t looked_ms; /* time of the last check of all pins */
-	uint32_t *sorted;   /* [count] scratch, for objects_sort() */
+	/* [ghost_count] each at a place by its key; a power of two. The agent that follows does not know them */
+	struct object_ghost *ghosts;
+	uint32_t ghost_count;
+	uint32_t *sorted; /* [count] scratch, for objects_sort() */
 	/* [count] scratch of objects_evict.c, indexed by number */
 	bool *stays, *goes;
 	struct object of[]; /* [count] */
@@ -196,12 +205,14 @@ bool object_leave(struct pool *pool, uint32_t number);
 
 /*
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an earlier
- * agent stored in its record. object_worth_learn() - update the worth from the pins; true: it has increased.
+ * agent stored in its record, or from the uses before its last eviction. object_worth_evicted() - keep these uses when
+ * an object is evicted, so that an adapter that is loaded again is not new. object_worth_learn() - update the worth from the pins; true: it has increased.
  * object_worth_reader() - adjust the count for a session that opens the object or is about to close it: pins that the
  * session counts while it does not have the object open are not uses. object_worth_key() - return the key of the order;
  * objects with lower keys are evicted first.
  */
 void object_worth_begin(struct pool *pool, uint32_t number);
+void object_worth_evicted(struct pool *pool, uint32_t number);
 bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_pins *pins);
 void object_worth_reader(struct pool *pool, uint32_t number, const struct session *session, bool comes);
 uint64_t object_worth_key(const struct pool *pool, uint32_t number);

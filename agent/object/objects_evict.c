@@ -152,6 +152,8 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
 	adapter_evicted(pool, record);
+	if (record->class == OBJECT_PINNABLE)
+		object_worth_evicted(pool, number);
 	pool->evicted_unannounced += pages;
 	if (pool->evict.policy->evicted) {
 		struct evict_candidate candidate = candidate_of(pool, number, (uint32_t)clock_ms());
