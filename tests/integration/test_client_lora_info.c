@@ -144,12 +144,13 @@ static void test_unloaded_by_another_engine(void **state)
 {
 	(void)state;
 	acquired(lora, id);
+	AWAIT(stats().warm_made == 1);
 	acquired(lora_of_other, id_of_other);
 	released(lora_of_other, id_of_other);
 	assert_int_equal(gpool_lora_unload(lora_of_other, id_of_other), 0);
-	is_now(GPOOL_LORA_TIER_COLD, GPOOL_LORA_EVICTING);
+	is_now(GPOOL_LORA_TIER_WARM, GPOOL_LORA_EVICTING);
 	released(lora, id);
-	is_now(GPOOL_LORA_TIER_COLD, GPOOL_LORA_ABSENT);
+	is_now(GPOOL_LORA_TIER_WARM, GPOOL_LORA_ABSENT);
 }
 
 static void test_evicted(void **state)

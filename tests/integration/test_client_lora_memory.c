@@ -103,14 +103,21 @@ static void acquired_is_right(struct gpool_lora *in, uint32_t id)
 	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
 }
 
+/* Return the number of descriptors of files of adapters in memory. */
 static uint32_t descriptors(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
+	const struct dirent *entry;
 	uint32_t count = 0;
 
 	assert_non_null(folder);
-	while (readdir(folder))
-		count++;
+	while ((entry = readdir(folder))) {
+		char target[128];
+		ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1);
+
+		target[length < 0 ? 0 : length] = '\0';
+		count += strstr(target, "adapter_") != NULL;
+	}
 	closedir(folder);
 	return count;
 }
