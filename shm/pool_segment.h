@@ -76,6 +76,8 @@ enum pool_counter {
 	POOL_COUNT_PUBLICATIONS,
 	POOL_COUNT_TAKEOVERS, /* roles granted to a standby after a death */
 	POOL_COUNT_MOVER_STARTS,
+	POOL_COUNT_ADAPTER_EVICTIONS, /* objects evicted that are adapters, and copies of adapters in host memory */
+	POOL_COUNT_COPY_EVICTIONS,
 	POOL_COUNTERS = 32
 };
 

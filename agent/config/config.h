@@ -80,6 +80,7 @@ struct config_tenant {
 	uint32_t priority;              /* 0..100; higher is evicted later */
 	enum config_unused unused;      /* use of the unleased part of the minimum */
 	char domain[CONFIG_NAME_BYTES]; /* trust domain */
+	char adapters[512];             /* patterns of the names of adapters that it may use, separated by spaces */
 	uint32_t origin;
 };
 

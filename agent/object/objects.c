@@ -22,7 +22,10 @@ int objects_create(struct pool *pool)
 	objects->sorted = calloc(count, sizeof(*objects->sorted));
 	objects->stays = calloc(count, sizeof(*objects->stays));
 	objects->goes = calloc(count, sizeof(*objects->goes));
-	if (!objects->sorted || !objects->stays || !objects->goes)
+	for (objects->ghost_count = 1; objects->ghost_count < count;)
+		objects->ghost_count *= 2;
+	objects->ghosts = calloc(objects->ghost_count, sizeof(*objects->ghosts));
+	if (!objects->sorted || !objects->stays || !objects->goes || !objects->ghosts)
 		goto no_memory;
 	objects->count = count;
 	for (uint32_t i = 1; i < count; i++)
@@ -42,6 +45,7 @@ void objects_destroy(struct pool *pool)
 		return;
 	for (uint32_t i = 1; i < pool->objects->count; i++) {
 		free(pool->objects->of[i].runs);
+		free(pool->objects->of[i].label);
 		if (pool->objects->of[i].fd > 0)
 			close(pool->objects->of[i].fd);
 	}
@@ -51,6 +55,7 @@ void objects_destroy(struct pool *pool)
 	free(pool->objects->sorted);
 	free(pool->objects->stays);
 	free(pool->objects->goes);
+	free(pool->objects->ghosts);
 	free(pool->objects);
 	pool->objects = NULL;
 	pool->evict.source = NULL;
@@ -184,17 +189,37 @@ uint32_t object_place(const struct pool *pool)
 
 /* ---- the manifest ---- */
 
+char *object_label(const struct manifest *manifest)
+{
+	static const char key[] = "name";
+	int64_t index = manifest_find(manifest, key, sizeof(key) - 1);
+	const struct manifest_entry *entry = index < 0 ? NULL : &manifest->entries[index];
+	uint32_t most = POOL_OBJECT_NAME_BYTES - 1;
+
+	return entry ? strndup(manifest->data + manifest_value_at(entry->offset, entry->key_bytes),
+			       entry->value_bytes < most ? entry->value_bytes : most)
+		     : strdup("");
+}
+
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest)
 {
 	struct object *object = &pool->objects->of[number];
 	struct page_run *runs = calloc(manifest->header->runs + 1, sizeof(*runs));
+	char *label = object_label(manifest);
 
-	if (!runs)
+	if (!runs || !label) {
+		free(runs);
+		free(label);
 		return -ENOMEM;
+	}
 	for (uint32_t i = 0; i < manifest->header->runs; i++)
 		runs[i] = (struct page_run){manifest->runs[i].first, manifest->runs[i].count};
 	*object = (struct object){
-		.fd = fd, .runs = runs, .run_count = manifest->header->runs, .manifest_bytes = manifest->bytes};
+		.fd = fd,
+		.runs = runs,
+		.run_count = manifest->header->runs,
+		.manifest_bytes = manifest->bytes,
+		.label = label};
 	pool->objects->manifest_bytes += manifest->bytes;
 	return 0;
 }
@@ -209,6 +234,7 @@ void object_forget(struct pool *pool, uint32_t number)
 		agent_drop(pool->agent, KEEP_OBJECT, pool->index, number);
 		pool->objects->manifest_bytes -= object->manifest_bytes;
 		free(object->runs);
+		free(object->label);
 		close(object->fd);
 	}
 	*object = (struct object){0};

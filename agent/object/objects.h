@@ -32,6 +32,7 @@ struct object {
 	 */
 	struct page_run *runs;
 	uint64_t manifest_bytes;
+	char *label;           /* object_label(); for an adapter: the adapter's name. NULL: no manifest */
 	struct tenant *tenant; /* tenant to which the pages are leased; NULL: it no longer exists */
 	bool in_order;         /* in the eviction order; the following fields are valid only in this case */
 	bool open;             /* a session has it open; if only pins protect it: it was pinned at the last check */
@@ -44,6 +45,12 @@ struct object {
 	struct worth worth;               /* OBJECT_PINNABLE */
 };
 
+/* The uses of a pinnable object that was evicted, for its next publication. */
+struct object_ghost {
+	uint64_t key; /* of its name; 0: none */
+	double heat;  /* as in struct worth */
+};
+
 struct objects {
 	uint64_t manifest_bytes; /* size of all manifests */
 	uint64_t version;        /* highest version assigned */
@@ -52,7 +59,10 @@ struct objects {
 	struct bitmap pinnable;  /* objects that only pins protect */
 	struct objects_order *order;
 	uint64_t looked_ms; /* time of the last check of all pins */
-	uint32_t *sorted;   /* [count] scratch, for objects_sort() */
+	/* [ghost_count] each at a place by its key; a power of two. The agent that follows does not know them */
+	struct object_ghost *ghosts;
+	uint32_t ghost_count;
+	uint32_t *sorted; /* [count] scratch, for objects_sort() */
 	/* [count] scratch of objects_evict.c, indexed by number */
 	bool *stays, *goes;
 	struct object of[]; /* [count] */
@@ -126,6 +136,13 @@ struct manifest_pool object_geometry(const struct pool *pool);
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
+ * object_name_lists() - return true if a name ends with no list of tenants, or the list contains the tenant of the
+ * session. object_adapter_allowed() - return true if the object is no adapter, or the tenant of the session may use an
+ * adapter of this name (NULL: none).
+ */
+bool object_name_lists(const struct session *session, const char *name);
+bool object_adapter_allowed(const struct session *session, const char *name, const char *adapter);
+/*
  * object_current() - return the current object of a name in a trust domain; 0: none. object_of_version() - return a
  * version, which may be an old one that a session still has open. object_anywhere() - return the object with this name
  * in any domain, for an admin; `version` 0: the current one; OBJECT_SEVERAL: several domains have one.
@@ -136,7 +153,11 @@ uint32_t object_of_version(const struct pool *pool, uint32_t domain, const char 
 uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t version);
 /* object_place() - return the lowest unused record; 0: none. */
 uint32_t object_place(const struct pool *pool);
-/* object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM. */
+/*
+ * object_label() - return the value "name" of the metadata, for free(): at most 127 bytes, "" if there is none; NULL: no
+ * memory. object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM.
+ */
+char *object_label(const struct manifest *manifest);
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest);
 
 /*
@@ -184,12 +205,14 @@ bool object_leave(struct pool *pool, uint32_t number);
 
 /*
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an earlier
- * agent stored in its record. object_worth_learn() - update the worth from the pins; true: it has increased.
+ * agent stored in its record, or from the uses before its last eviction. object_worth_evicted() - keep these uses when
+ * an object is evicted, so that an adapter that is loaded again is not new. object_worth_learn() - update the worth from the pins; true: it has increased.
  * object_worth_reader() - adjust the count for a session that opens the object or is about to close it: pins that the
  * session counts while it does not have the object open are not uses. object_worth_key() - return the key of the order;
  * objects with lower keys are evicted first.
  */
 void object_worth_begin(struct pool *pool, uint32_t number);
+void object_worth_evicted(struct pool *pool, uint32_t number);
 bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_pins *pins);
 void object_worth_reader(struct pool *pool, uint32_t number, const struct session *session, bool comes);
 uint64_t object_worth_key(const struct pool *pool, uint32_t number);

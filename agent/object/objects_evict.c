@@ -126,6 +126,16 @@ static bool is_in_order(const struct pool *pool, uint32_t number)
 	return pool->objects->of[number].in_order;
 }
 
+/* Count an eviction of an adapter for its tier. */
+static void adapter_evicted(struct pool *pool, const struct object_record *record)
+{
+	enum object_adapter_tier tier = object_adapter_tier(record);
+
+	if (tier != OBJECT_ADAPTER_TIERS)
+		pool_count(pool,
+			tier == OBJECT_ADAPTER_HOT ? POOL_COUNT_ADAPTER_EVICTIONS : POOL_COUNT_COPY_EVICTIONS, 1);
+}
+
 /* Evict an object and return the number of freed pages. 0: a session has just pinned it. */
 static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 {
@@ -141,6 +151,9 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 		tenant_evicted(tenant, usage_of(record->name), pages);
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
+	adapter_evicted(pool, record);
+	if (record->class == OBJECT_PINNABLE)
+		object_worth_evicted(pool, number);
 	pool->evicted_unannounced += pages;
 	if (pool->evict.policy->evicted) {
 		struct evict_candidate candidate = candidate_of(pool, number, (uint32_t)clock_ms());

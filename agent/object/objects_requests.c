@@ -130,6 +130,20 @@ static bool runs_owned(const struct session *session, const struct manifest *man
 	return true;
 }
 
+/* Check that the tenant may use an adapter of the name in the metadata; other objects need no check. */
+static void adapter_check(const struct session *session, const struct msg_object_publish_request *request,
+	const struct manifest *manifest, struct msg_object_publish_reply *reply)
+{
+	char *label = object_label(manifest);
+
+	if (!label)
+		REFUSE(reply, -ENOMEM, "the agent has no memory");
+	else if (!object_adapter_allowed(session, request->name, label))
+		REFUSE(reply, -EPERM, "tenant '%s' may not use adapter '%s' (its key 'adapters')",
+			session->tenant->config->name, label);
+	free(label);
+}
+
 static void publish_check(const struct session *session, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, struct msg_object_publish_reply *reply)
 {
@@ -323,7 +337,9 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 	} else if (name_refusal) {
 		REFUSE(&reply, -EPERM, "%s", name_refusal);
 	} else {
-		publish_check(q->session, request, &manifest, &reply);
+		adapter_check(q->session, request, &manifest, &reply);
+		if (!reply.error)
+			publish_check(q->session, request, &manifest, &reply);
 	}
 	if (!reply.error) {
 		error = publish(q, request, &reply, &manifest, fd);
@@ -385,6 +401,11 @@ static void open_check(const struct session *session, const struct msg_object_op
 	 */
 	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
 		REFUSE(reply, -EACCES, "it is private to tenant '%s'", record->tenant);
+	else if (!object_name_lists(session, request->name))
+		REFUSE(reply, -EACCES, "its name does not list tenant '%s'", session->tenant->config->name);
+	else if (!object_adapter_allowed(session, request->name, pool->objects->of[reply->object].label))
+		REFUSE(reply, -EACCES, "tenant '%s' may not use adapter '%s' (its key 'adapters')",
+			session->tenant->config->name, pool->objects->of[reply->object].label);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)

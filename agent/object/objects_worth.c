@@ -5,6 +5,11 @@
  */
 #include "agent/object/objects.h"
 
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 enum {
 	USES_MOST = 1 << 20, /* limit of uses per check, since a session's count is not trusted */
 	HEAT_SHIFT = 20,
@@ -28,6 +33,41 @@ static void keep(struct pool *pool, uint32_t number)
 		memory_order_relaxed);
 }
 
+/* ---- uses before an eviction ---- */
+
+static uint64_t ghost_key(const struct object_record *record)
+{
+	return XXH3_64bits_withSeed(record->name, strnlen(record->name, sizeof(record->name)), record->domain) | 1;
+}
+
+static struct object_ghost *ghost_place(const struct objects *objects, uint64_t key)
+{
+	return &objects->ghosts[key >> 1 & (objects->ghost_count - 1)];
+}
+
+/* Of two objects with the same place, the one with more uses is kept. Heats of different times are comparable. */
+void object_worth_evicted(struct pool *pool, uint32_t number)
+{
+	uint64_t key = ghost_key(object_record(pool, number));
+	struct object_ghost *ghost = ghost_place(pool->objects, key);
+	double heat = pool->objects->of[number].worth.heat;
+
+	if (ghost->key && ghost->key != key && ghost->heat > heat)
+		return;
+	*ghost = (struct object_ghost){.key = key, .heat = heat};
+}
+
+static void ghost_return(const struct pool *pool, uint32_t number, struct worth *worth)
+{
+	uint64_t key = ghost_key(object_record(pool, number));
+	const struct object_ghost *ghost = ghost_place(pool->objects, key);
+
+	if (ghost->key == key && ghost->heat > worth->heat)
+		worth->heat = ghost->heat;
+}
+
+/* ---- worth ---- */
+
 void object_worth_begin(struct pool *pool, uint32_t number)
 {
 	struct object *object = &pool->objects->of[number];
@@ -40,10 +80,12 @@ void object_worth_begin(struct pool *pool, uint32_t number)
 	object_pins_look(pool, number, &pins);
 	object->uses_seen = pins.uses;
 	worth_begin(&terms, &object->worth, now_us());
-	if (heat)
+	if (heat) {
 		object->worth.heat = (double)heat / (1 << HEAT_SHIFT);
-	else
+	} else {
+		ghost_return(pool, number, &object->worth);
 		worth_count(&terms, &object->worth, 1, now_us());
+	}
 	keep(pool, number);
 }
 

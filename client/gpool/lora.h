@@ -29,7 +29,8 @@ struct gpool_lora; /* the adapters of a process in one pool */
 enum gpool_lora_element {
 	GPOOL_LORA_AS_FILE = 0, /* fp16 if all weights of the file are fp16, otherwise bf16 */
 	GPOOL_LORA_F16 = 1,
-	GPOOL_LORA_BF16 = 2
+	GPOOL_LORA_BF16 = 2,
+	GPOOL_LORA_F32 = 3 /* only in struct gpool_lora_array */
 };
 
 enum {
@@ -127,6 +128,77 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(
 	struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 
+/*
+ * gpool_lora_register_buffer() - register an adapter whose files are in memory.
+ *
+ * @name:    as for gpool_lora_register()
+ * @config:  content of adapter_config.json, a text of JSON
+ * @weights: [bytes] content of adapter_model.safetensors
+ * @id, @why: as for gpool_lora_register()
+ *
+ * The content is copied, so the caller may free or change it after the call. The copy is in host memory of this process
+ * until the adapter is unregistered; later loads use it if there is no faster source. Processes that register equal
+ * content share the adapter, as for files; the content is compared by a hash of 128 bits that is not cryptographic.
+ * GPOOL_LORA_PRIVATE keeps the adapters of tenants apart that do not trust each other.
+ *
+ * Return: as gpool_lora_register(), or
+ *   -EMFILE, -ENFILE  two file descriptors are needed until the adapter is unregistered
+ *   -ENOSPC, -ENOMEM  no host memory for the copy
+ *   -EFAULT           the weights cannot be read
+ *
+ * Threads: any. Cost: copies the weights and reads the copy once; no driver call.
+ */
+GPOOL_API int gpool_lora_register_buffer(struct gpool_lora *lora, const char *name, const char *config,
+	const void *weights, uint64_t bytes, uint32_t *id, char *why);
+
+/*
+ * A matrix in host memory. The fields correspond to those of a tensor of DLPack with two dimensions. A value.
+ */
+struct gpool_lora_array {
+	const char *name; /* as in PEFT's files: base_model.model.PATH.lora_A.weight or .lora_B.weight */
+	const void *data; /* address of the first element, in memory that the CPU can read */
+	int64_t row_stride, column_stride; /* elements from one row or column to the next; columns and 1: contiguous */
+	uint32_t rows, columns;            /* lora_A: rank x in; lora_B: out x rank */
+	uint32_t element;                  /* GPOOL_LORA_F16, GPOOL_LORA_BF16 or GPOOL_LORA_F32 */
+	uint32_t reserved;                 /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_array, 48);
+
+/*
+ * gpool_lora_register_arrays() - register an adapter whose matrices are in memory.
+ *
+ * @arrays: [count] all matrices of the adapter, in any order
+ *
+ * The matrices are copied to a file in memory, and otherwise treated as by gpool_lora_register_buffer(). The order of
+ * the matrices and their strides do not matter for sharing. Copy weights from the memory of a GPU to host memory first.
+ *
+ * Return, Threads, Cost: as gpool_lora_register_buffer(); -EINVAL also: an array without name or data, with an invalid
+ * shape or element. Matrices that are not contiguous are copied element by element.
+ */
+GPOOL_API int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const char *config,
+	const struct gpool_lora_array *arrays, uint32_t count, uint32_t *id, char *why);
+
+/*
+ * gpool_lora_restrict() - restrict an adapter to some tenants. Call it after the registration, before the first load.
+ *
+ * @tenants: [count] names of tenants, with the tenant of this session
+ *
+ * The agent lets only sessions of these tenants open the adapter's object and its copies in the warm pool, or publish
+ * them; the names of these objects contain the tenants. Engines share the adapter if they pass the same tenants, in any
+ * order. The configuration of gpoold can also state which adapters a tenant may use: the key adapters of a tenant.
+ *
+ * Return: 0, or
+ *   -EINVAL  no tenant, an invalid name, or names of more than 89 bytes in total, with one byte between them; the set
+ *            has GPOOL_LORA_PRIVATE
+ *   -EPERM   the tenant of this session is not among them
+ *   -EBUSY   the adapter has been loaded, or is being loaded
+ *   -ENOENT, -ECHILD
+ *
+ * Threads: any. Cost: a lock.
+ */
+GPOOL_API int gpool_lora_restrict(
+	struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count);
+
 /* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. Cost: one lookup. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
 
@@ -152,6 +224,8 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details
  *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
  *               GPU work uses its former addresses
+ *   -EACCES, -EPERM  the tenant may not use the adapter: gpool_lora_restrict(), or the key adapters of the tenant; or
+ *               the files cannot be read
  *   -ENOENT     no such adapter, or its files are missing
  *   -EIO        a file cannot be read, or the GPU driver failed
  *   -EINTR      gpool_wait_check() ended the wait
@@ -222,9 +296,10 @@ GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gp
 /*
  * gpool_lora_unload() - remove an adapter from the pool for all engines. Its copies remain.
  *
- * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async(); or
- * acquired by another engine, whose last release removes it), -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE,
- * -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
+ * If another engine has acquired it, its last release removes it.
+ *
+ * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async()),
+ * -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE, -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
  * adapters wait for it.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
@@ -274,6 +349,23 @@ GPOOL_API int gpool_lora_weights(
 
 enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_RESIDENT = 2 };
 
+/* The fastest tier that contains an adapter now. */
+enum gpool_lora_tier {
+	GPOOL_LORA_TIER_COLD = 0, /* only files, or the content of gpool_lora_register_buffer() */
+	GPOOL_LORA_TIER_WARM = 1, /* a copy in the warm pool */
+	GPOOL_LORA_TIER_HOT = 2   /* the pool, complete */
+};
+
+/* What happens to an adapter now. */
+enum gpool_lora_activity {
+	GPOOL_LORA_ABSENT = 0, /* not in the pool */
+	GPOOL_LORA_QUEUED = 1, /* waits for a loader thread */
+	GPOOL_LORA_IN_LOAD = 2,
+	GPOOL_LORA_IDLE = 3,    /* in the pool; may be evicted unless another engine has acquired it */
+	GPOOL_LORA_ACTIVE = 4,  /* acquired, or released with a fence that is not signaled */
+	GPOOL_LORA_EVICTING = 5 /* active, but evicted or unloaded by another engine: it leaves with the last release */
+};
+
 struct gpool_lora_info {
 	uint32_t size;     /* sizeof(struct gpool_lora_info), set by the caller */
 	uint32_t state;    /* enum gpool_lora_state; RESIDENT: in the pool at its last access */
@@ -290,11 +382,37 @@ struct gpool_lora_info {
 	uint64_t from_warm;  /* loads from a copy in host memory */
 	uint64_t from_cold;  /* loads from cache_dir; other loads are from PEFT's files */
 	uint64_t rebalanced; /* loads in advance (rebalance_ms) */
+	uint32_t tier;       /* enum gpool_lora_tier. Copies in a warm pool are known from the first load on */
+	uint32_t activity;   /* enum gpool_lora_activity */
+	/*
+	 * time of the last acquisition in this process, wall clock, milliseconds since 1970, accurate to 100 ms; 0:
+	 * never. After 49 days without an acquisition, it is too late by multiples of 49 days
+	 */
+	uint64_t used_ms;
+	uint64_t served;  /* gpool_lora_acquire() and gpool_lora_acquire_async(), and finished requests of schedulers */
+	uint32_t targets; /* number of names of gpool_lora_target_name() */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
+GPOOL_ASSERT_SIZE(gpool_lora_info, 248);
 
-/* gpool_lora_info() - describe an adapter. Return: 0, -ENOENT, -EINVAL (size), -ECHILD. Threads: any. Cost: a lock. */
+/*
+ * gpool_lora_info() - describe an adapter.
+ *
+ * Return: 0, -ENOENT, -EINVAL (size), -ECHILD. Threads: any. Cost: a lock, and a lookup in the table of the warm pool.
+ */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
+
+enum { GPOOL_LORA_TARGET_BYTES = 1024 };
+
+/*
+ * gpool_lora_target_name() - return the name of a target of an adapter, as in gpool_lora_weights().
+ *
+ * @index: 0 .. targets - 1 (struct gpool_lora_info), in the order of the names
+ * @name:  [GPOOL_LORA_TARGET_BYTES]
+ *
+ * Return: 0, -ENOENT (no such adapter or target), -ECHILD. Threads: any. Cost: a lock.
+ */
+GPOOL_API int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index, char *name);
 
 /* Statistics of all adapters of this process; counters include unregistered adapters. */
 struct gpool_lora_stats {
@@ -310,14 +428,22 @@ struct gpool_lora_stats {
 	uint64_t warm_full;                                       /* copies that were not stored, for lack of room */
 	uint64_t refused;                                         /* damaged copies, which were not used */
 	uint64_t rebalanced;                                      /* as in struct gpool_lora_info */
+	/* adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made */
+	uint64_t hot_evictions, warm_evictions;
+	uint64_t hot_all_bytes; /* pages of the adapters of all engines of the trust domain in the pool */
+	/* sizes of the pools, and of the file system of cache_dir without the space that other files use; 0: no tier */
+	uint64_t hot_limit_bytes, warm_limit_bytes, cold_limit_bytes;
+	/* hot_all_bytes, warm_bytes and cold_bytes as shares of these, from 0 to 1 */
+	float hot_utilization, warm_utilization, cold_utilization;
+	float reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 184);
 
 /*
  * gpool_lora_stats() - read the counters of a set of adapters.
  *
- * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of adapters, objects of the warm pool and files
- * in cache_dir.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of adapters, objects of both pools and files in
+ * cache_dir.
  */
 GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);
 

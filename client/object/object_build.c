@@ -385,9 +385,10 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 	if (reply->error)
 		pool_log(object->pool, POOL_LOG_INFO, "the agent refused to publish object '%s': %s", object->name,
 			reply->text);
-	/* The library handles refusals of its own names, so a text would remain and describe a later error. */
-	return reply->error && !object->of_library ? fail(reply->error, "object '%s': %s", object->name, reply->text)
-						   : reply->error;
+	/* The library handles other refusals of its own names, so a text would remain and describe a later error. */
+	return reply->error && (!object->of_library || reply->error == -EPERM)
+		? fail(reply->error, "object '%s': %s", object->name, reply->text)
+		: reply->error;
 }
 
 static int publish_in_turn(struct gpool_object *object, int fd)

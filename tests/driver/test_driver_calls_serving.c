@@ -325,9 +325,11 @@ static void test_adapters(void **state)
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora_info info = {.size = sizeof(info)};
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+	struct gpool_lora_array arrays[2];
 	struct gpool_lora_weights weights;
+	static const char config[] = "{\"peft_type\":\"LORA\"}", *const own = "default";
 	struct gpool_lora *lora;
-	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	char path[128], why[GPOOL_LORA_REASON_BYTES], target[GPOOL_LORA_TARGET_BYTES];
 	uint32_t id, found;
 
 	(void)state;
@@ -340,13 +342,22 @@ static void test_adapters(void **state)
 	CALLS(gpool_lora_create(worker, &options, &lora), "always: two loader threads",
 		"cuMemHostGetDevicePointer 2, cuMemHostRegister 2, cuStreamCreate 2, 4 frames");
 	NEVER(gpool_lora_register(lora, "a", path, &id, why));
+	NEVER(gpool_lora_register_buffer(lora, "b", config, engine_rigs[0].file,
+		8 + engine_rigs[0].header_bytes + engine_rigs[0].bytes, &found, why));
+	arrays[0] = (struct gpool_lora_array){.name = "base_model.model.q.lora_A.weight", .data = path,
+		.row_stride = 1, .column_stride = 1, .rows = 1, .columns = 1, .element = GPOOL_LORA_F16};
+	arrays[1] = arrays[0];
+	arrays[1].name = "base_model.model.q.lora_B.weight";
+	NEVER(gpool_lora_register_arrays(lora, "c", config, arrays, 2, &found, why));
 	NEVER(gpool_lora_find(lora, "a", &found));
+	NEVER(gpool_lora_restrict(lora, id, &own, 1));
 	CALLS(gpool_lora_acquire(lora, id, -1), "the adapter is loaded, by threads of the library", "");
 	CALLS(gpool_lora_acquire(lora, id, -1), "steady: the adapter is resident", "");
 	CALLS(gpool_lora_acquire_async(lora, id, -1), "steady: the adapter is resident", "");
 	NEVER(gpool_lora_wait_layer(lora, id, 0, -1));
 	NEVER(gpool_lora_weights(lora, id, 0, "model.layers.*.q", &weights));
 	NEVER(gpool_lora_info(lora, id, &info));
+	NEVER(gpool_lora_target_name(lora, id, 0, target));
 	NEVER(gpool_lora_stats(lora, &stats));
 	NEVER(gpool_lora_last_error(lora, id, why));
 	CALLS(gpool_lora_prefetch(lora, id), "steady: the adapter is resident", "");

@@ -10,9 +10,9 @@
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
 #include "cuda/gpu_private.h"
-#include "cuda/kernels/lora.h"
 #include "shm/pins.h"
 #include "tests/integration/life.h"
+#include "tests/integration/lora_weights.h"
 #include "tests/lib/scale.h"
 #include "tests/lib/unwatched.h"
 #include "tests/unit/adapter_rig.h"
@@ -98,42 +98,10 @@ static uint32_t registered(struct gpool_lora *in, uint32_t adapter)
 	return id;
 }
 
-static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank, uint32_t row, uint32_t column)
+/* Return the number of elements that differ from the file. */
+static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
-	/* Not copied, because ThreadSanitizer would check the copy for each element. */
-	const struct lora_matrix *at = (const void *)matrix;
-
-	static_assert(sizeof(*at) == sizeof(*matrix), "what kernels take");
-	return ((const uint16_t *)(uintptr_t)lora_tile_at(
-		at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
-}
-
-/* Return the number of elements that differ from the file as bf16, to which mixed files are converted. */
-UNWATCHED static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
-{
-	const struct rig *rig = &rigs[adapter];
-	uint64_t wrong = 0;
-
-	for (uint32_t m = 0; m < rig->peft.count; m++) {
-		const struct peft_module *module = &rig->peft.modules[m];
-		struct gpool_lora_weights part;
-
-		assert_int_equal(
-			gpool_lora_weights(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
-				module->target, &part),
-			0);
-		assert_int_equal(part.rank, module->rank);
-		assert_true(part.scale == (float)module->scale);
-		for (uint32_t k = 0; k < module->rank; k++) {
-			for (uint32_t i = 0; i < module->in; i++)
-				wrong += element_at(&part.a, part.rank, k, i) !=
-					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
-			for (uint32_t i = 0; i < module->out; i++)
-				wrong += element_at(&part.b, part.rank, k, i) !=
-					bf16_of_float(rig_get(rig, &module->b, (uint64_t)i * module->rank + k));
-		}
-	}
-	return wrong;
+	return lora_wrong(in, id, &rigs[adapter]);
 }
 
 static struct gpool_lora_info info_of(struct gpool_lora *in, uint32_t id)
@@ -584,7 +552,7 @@ static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adap
 		assert_int_equal(gpool_lora_weights(in, id, layer, module->target, &part), 0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++)
-				wrong += element_at(&part.a, part.rank, k, i) !=
+				wrong += lora_element(&part.a, part.rank, k, i) !=
 					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
 	}
 	return wrong;
@@ -879,7 +847,7 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 			0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->out; i++)
-				digest = digest * UINT64_C(6364136223846793005) + element_at(&part.b, part.rank, k, i);
+				digest = digest * UINT64_C(6364136223846793005) + lora_element(&part.b, part.rank, k, i);
 	}
 	return digest;
 }
@@ -907,7 +875,7 @@ static void test_in_int8(void **state)
 	for (uint32_t k = 0; k < module->rank; k++)
 		for (uint32_t i = 0; i < module->in; i++) {
 			double value = (double)rig_get(&rigs[adapter], &module->a, (uint64_t)k * module->in + i);
-			double difference = (double)float_of_bf16(element_at(&part.a, part.rank, k, i)) - value;
+			double difference = (double)float_of_bf16(lora_element(&part.a, part.rank, k, i)) - value;
 
 			error += difference * difference;
 			norm += value * value;
@@ -1035,13 +1003,13 @@ static void loader_freeze(struct gpool_lora *in)
 
 /*
  * If its timeout permits, the waiting thread itself loads a copy in host memory. It loads neither from files nor with a
- * short timeout, and leaves the steps after the last part to the loader.
+ * short timeout. With any timeout, it leaves the steps after the last part to the loader.
  */
 static void test_a_waiting_thread_helps(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *engine;
-	uint32_t warm_one, cold_one, id, its;
+	uint32_t warm_one, cold_one, id, its, shared;
 
 	(void)state;
 	engines_start();
@@ -1068,6 +1036,18 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(wrong_in(engine, id, warm_one), 0);
 	assert_int_equal(info_of(engine, id).from_warm, 1);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
+	AWAIT(gpool_lora_unload(engine, id) == 0);
+	/* A call without a timeout loads and publishes it, without the loader. */
+	loader_freeze(engine);
+	assert_int_equal(gpool_lora_acquire(engine, id, -1), 0);
+	assert_int_equal(wrong_in(engine, id, warm_one), 0);
+	assert_int_equal(info_of(engine, id).loads, 3);
+	shared = registered(lora_of_other, warm_one);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
+	atomic_store(&thawed, true);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* A call with a timeout does not start the load itself. */
 	loader_freeze(engine);

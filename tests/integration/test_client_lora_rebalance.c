@@ -277,6 +277,9 @@ static void test_budgets(void **state)
 		AWAIT(gpool_lora_stats(lora, &stats) == 0 && stats.warm_made == (uint64_t)i + 1);
 	}
 	AWAIT(objects_in(warm) == 3);
+	assert_int_equal(gpool_lora_stats(lora, &stats), 0);
+	assert_int_equal(stats.hot_evictions, 3);
+	assert_int_equal(stats.warm_evictions, 2);
 	assert_int_equal(info_of(ids[0]).lost, 0);
 	assert_int_equal(gpool_lora_acquire(lora, ids[0], 0), 0);
 	for (int i = 0; i < 2; i++)

@@ -2,7 +2,8 @@
  * test_client_lora_tenants.c - adapters of two tenants that can read the same files.
  *
  * Goal: a tenant cannot acquire, open, delete or replace a private adapter of another tenant, neither in the pool nor
- * among the copies in host memory. Tenants with separate trust domains share no adapter, and both can use theirs.
+ * among the copies in host memory. Tenants with separate trust domains share no adapter, and both can use theirs. A
+ * tenant can use neither an adapter that its key `adapters` does not permit, nor one that is restricted to others.
  *
  * Method: two sessions of a gpoold with two tenants register the same folder, once in one trust domain and once in two.
  * Every weight is checked.
@@ -333,6 +334,155 @@ static void test_a_private_copys_name_is_not_taken(void **state)
 	release(&red);
 }
 
+/* ---- adapters that a tenant may use ---- */
+
+#define RULES(patterns) \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; adapters = \"" patterns \
+	"\"; } );\n"
+
+/* Blue is refused with this error and text. */
+static void blue_is_refused(int error, const char *text)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+
+	assert_int_equal(gpool_lora_acquire(blue.lora, blue.id, ANSWER_MS), error);
+	assert_int_equal(gpool_lora_last_error(blue.lora, blue.id, why), 0);
+	if (!strstr(why, text))
+		fail_msg("'%s' instead of '%s'", why, text);
+	assert_int_equal(info_of(&blue).state, GPOOL_LORA_COLD);
+}
+
+static void test_patterns(void **state)
+{
+	char folder[128], why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_object_info info;
+	struct gpool_object *object;
+
+	(void)state;
+	start_sides(POOLS RULES("public/* adapter-?"), 0);
+	/* Another tenant has published it. */
+	acquire(&red);
+	release(&red);
+	AWAIT(is_published(red.warm, "red"));
+	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
+	info = published(red.pool, "red");
+	assert_int_equal(gpool_object_open(blue.pool, info.name, NULL, &object), -EACCES);
+	info = published(red.warm, "red");
+	assert_int_equal(gpool_object_open(blue.warm, info.name, NULL, &object), -EACCES);
+	/* It is not in the pool, so blue would publish it. */
+	assert_int_equal(gpool_lora_unload(red.lora, red.id), 0);
+	blue_is_refused(-EPERM, "tenant 'blue' may not use adapter 'adapter'");
+	assert_false(is_published(red.pool, "blue"));
+	/* The agent does not rely on the library. */
+	assert_int_equal(gpool_lora_acquire_async(blue.lora, blue.id, ANSWER_MS), 0);
+	assert_int_equal(gpool_lora_wait_layer(blue.lora, blue.id, -1, ANSWER_MS), 0);
+	release(&blue);
+	AWAIT(info_of(&blue).state == GPOOL_LORA_COLD);
+	assert_false(is_published(red.pool, "blue"));
+	/* Permitted names. */
+	snprintf(folder, sizeof(folder), "%s/%u", engine_folder, adapter);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(gpool_lora_unregister(blue.lora, blue.id), 0);
+		assert_int_equal(
+			gpool_lora_register(blue.lora, i ? "public/a/b" : "adapter-1", folder, &blue.id, why), 0);
+		acquire(&blue);
+		release(&blue);
+		assert_int_equal(info_of(&blue).loads, 1);
+		assert_int_equal(gpool_lora_unload(blue.lora, blue.id), 0);
+	}
+}
+
+/* The agent that is started after a death has the same rules and names. */
+static void test_patterns_after_a_restart(void **state)
+{
+	uint64_t before;
+
+	(void)state;
+	start_sides(POOLS RULES("public/*"), 0);
+	acquire(&red);
+	release(&red);
+	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
+	before = atomic_load(&red.pool->header->incarnation);
+	assert_int_equal(kill((pid_t)status()->agent_pid, SIGKILL), 0);
+	AWAIT(atomic_load(&red.pool->header->incarnation) != before);
+	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
+	acquire(&red);
+	release(&red);
+}
+
+static void test_restricted(void **state)
+{
+	static const char *const both[] = {"red", "blue", "red"}, *const turned[] = {"blue", "red"},
+				 *const one[] = {"red"};
+	char folder[128], why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_object_info info;
+	struct gpool_object *object;
+
+	(void)state;
+	start_sides(POOLS TOGETHER, 0);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, both, 3), 0);
+	assert_int_equal(gpool_lora_restrict(blue.lora, blue.id, turned, 2), 0);
+	acquire(&red);
+	acquire(&blue);
+	assert_int_equal(info_of(&blue).shared, 1);
+	release(&red);
+	release(&blue);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, one, 1), -EBUSY);
+	assert_int_equal(gpool_lora_unload(red.lora, red.id), 0);
+	/* Only for red: blue has its own copy, and cannot open red's. */
+	assert_int_equal(gpool_lora_unregister(red.lora, red.id), 0);
+	snprintf(folder, sizeof(folder), "%s/%u", engine_folder, adapter);
+	assert_int_equal(gpool_lora_register(red.lora, "adapter", folder, &red.id, why), 0);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, one, 1), 0);
+	acquire(&red);
+	info = published(red.pool, "red");
+	assert_non_null(strstr(info.name, "@red"));
+	assert_int_equal(gpool_object_open(blue.pool, info.name, NULL, &object), -EACCES);
+	assert_int_equal(name_take(red.pool, blue.pool), -EPERM);
+	acquire(&blue);
+	assert_int_equal(info_of(&blue).loads + info_of(&blue).shared, 2);
+	release(&red);
+	release(&blue);
+}
+
+static void test_wrong_restrictions(void **state)
+{
+	static const char *const names[] = {"red", "a,b", "", "@", "green"}, *many[100];
+	char longest[LORA_TENANTS_BYTES + 1];
+	const char *pair[] = {"red", longest};
+	struct gpool_lora *private;
+	uint32_t id;
+
+	(void)state;
+	start_sides(POOLS TOGETHER, 0);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, NULL, 1), -EINVAL);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, names, 0), -EINVAL);
+	for (uint32_t i = 1; i < 4; i++)
+		assert_int_equal(
+			gpool_lora_restrict(red.lora, red.id, (const char *const[]){"red", names[i]}, 2), -EINVAL);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, names + 4, 1), -EPERM);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id + 1, names, 1), -ENOENT);
+	for (uint32_t i = 0; i < 100; i++)
+		many[i] = "red";
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, many, 100), -EINVAL);
+	/* The longest list of names that a name of an object can contain, and one byte more. */
+	memset(longest, 'z', sizeof(longest));
+	longest[LORA_TENANTS_BYTES - 1 - strlen("red,") + 1] = '\0';
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, pair, 2), -EINVAL);
+	longest[LORA_TENANTS_BYTES - 1 - strlen("red,")] = '\0';
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, pair, 2), 0);
+	acquire(&red);
+	assert_int_equal(strlen(published(red.pool, "red").name), POOL_OBJECT_NAME_BYTES - 1);
+	release(&red);
+	private = lora_opened(&red, GPOOL_LORA_PRIVATE);
+	assert_int_equal(gpool_lora_register_buffer(private, "adapter", "{\"peft_type\":\"LORA\"}",
+				 engine_rigs[adapter].file, 8 + engine_rigs[adapter].header_bytes + engine_rigs[adapter].bytes,
+				 &id, NULL),
+		0);
+	assert_int_equal(gpool_lora_restrict(private, id, names, 1), -EINVAL);
+	assert_int_equal(gpool_lora_destroy(private), 0);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_teardown(test_##name, stop_sides)
@@ -342,6 +492,10 @@ int main(int argc, char **argv)
 		TEST(private_in_domains_of_their_own),
 		TEST(a_private_name_is_not_taken),
 		TEST(a_private_copys_name_is_not_taken),
+		TEST(patterns),
+		TEST(patterns_after_a_restart),
+		TEST(restricted),
+		TEST(wrong_restrictions),
 	};
 
 	if (argc > 1)

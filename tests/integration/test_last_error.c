@@ -602,7 +602,8 @@ static void test_adapters(void **state)
 	struct gpool_lora_info info = {.size = 1};
 	struct gpool_lora_stats stats = {.size = 1};
 	struct gpool_lora_weights part;
-	char why[GPOOL_LORA_REASON_BYTES];
+	char why[GPOOL_LORA_REASON_BYTES], target[GPOOL_LORA_TARGET_BYTES];
+	const char *const other = "other";
 	struct gpool_lora *lora;
 	uint32_t id;
 
@@ -622,6 +623,8 @@ static void test_adapters(void **state)
 	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the name of the adapter is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
+	SAYS(gpool_lora_register_buffer(lora, "a", "{}", "abc", 3, &id, NULL), -EINVAL, "3 bytes are too few");
+	SAYS(gpool_lora_register_arrays(lora, "a", "{}", NULL, 1, &id, NULL), -EINVAL, "arrays is NULL");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
 	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_acquire_async(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
@@ -637,7 +640,10 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_target_name(lora, id, 7, target), -ENOENT, "adapter 'plain' has 2 targets, and no target 7");
 	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_restrict(lora, id, &other, 1), -EPERM,
+		"the tenant of this session, 'default', is not among the tenants");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	SAYS(gpool_lora_weights(lora, id, 0, "nothing", &part), -ENOENT,
 		"adapter 'plain' has no part for 'nothing' of layer 0");

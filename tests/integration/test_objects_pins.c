@@ -307,6 +307,28 @@ static void test_worth(void **state)
 	assert_int_equal(gpool_object_close(plain), 0);
 }
 
+/* An object that was evicted and is published again is worth its uses before, and not that of a new object. */
+static void test_uses_before_an_eviction(void **state)
+{
+	struct gpool_object *often, *new;
+
+	(void)state;
+	sessions_start();
+	often = published_at(writer, "often", GPOOL_OBJECT_PINNABLE, 1, 1000);
+	use(often, 50);
+	assert_true(can_have(reader, PAGES));
+	assert_false(is_there("often"));
+	assert_int_equal(gpool_object_close(often), 0);
+	often = published_at(writer, "often", GPOOL_OBJECT_PINNABLE, 1, 1000);
+	new = published_at(writer, "new", GPOOL_OBJECT_PINNABLE, 2, 1000);
+	use(often, 1);
+	use(new, 5);
+	assert_true(can_have(reader, PAGES - 2 * OBJECT_PAGES + 1));
+	assert_true(is_there("often") && !is_there("new"));
+	assert_int_equal(gpool_object_close(often), 0);
+	assert_int_equal(gpool_object_close(new), 0);
+}
+
 /* At the same reload cost, a larger object has a lower worth. */
 static void test_cost_is_by_size(void **state)
 {
@@ -769,6 +791,7 @@ int main(int argc, char **argv)
 		TEST(wrong_arguments),
 		TEST(least_recently_used_is_evicted_first),
 		TEST(worth),
+		TEST(uses_before_an_eviction),
 		TEST(cost_is_by_size),
 		TEST(no_more_than_may_be),
 		TEST(room_in_a_row),

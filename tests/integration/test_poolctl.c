@@ -867,12 +867,26 @@ static void test_adapters(void **state)
 	assert_int_equal(number(entry, "readers"), 1);
 	assert_int_equal(number(entry, "pins"), 1);
 	assert_true(number(entry, "used_ms") > 0);
+	assert_string_equal(string(entry, "activity"), "active");
 	entry = entry->next;
+	assert_string_equal(string(entry, "activity"), "idle");
 	assert_string_equal(string(entry, "pool"), "p1");
 	assert_string_equal(string(entry, "tier"), "warm");
 	assert_string_equal(string(entry, "name"), ""); /* the name is private */
 	assert_string_equal(string(entry, "key"), "0123abcd");
 	assert_int_equal(number(entry, "pins"), 0);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "tiers")), 2);
+	entry = list(&result, "tiers")->child;
+	assert_string_equal(string(entry, "pool"), "p0");
+	assert_string_equal(string(entry, "tier"), "hot");
+	assert_int_equal(number(entry, "adapters"), 1);
+	assert_int_equal(number(entry, "active"), 1);
+	assert_true(number(entry, "bytes") == 3 * (double)gpool_page_bytes(world.worker));
+	assert_float_equal(number(entry, "utilization"), number(entry, "bytes") / number(entry, "pool_bytes"), 1e-6);
+	assert_int_equal(number(entry, "evictions"), 0);
+	entry = entry->next;
+	assert_string_equal(string(entry, "tier"), "warm");
+	assert_int_equal(number(entry, "active"), 0);
 	result_free(&result);
 	result = AGENT("adapters", "-p", "p1");
 	expect(&result, OK);

@@ -204,6 +204,68 @@ static void test_popularity(void **state)
 	}
 }
 
+/* The tables of several popularities, with bounds that no figure exceeds. */
+static void test_tables(void **state)
+{
+	static const char *const laws[] = {"zipf:1.0", "0.1"};
+	const cJSON *law, *result, *bound, *held, *rates;
+	cJSON *all;
+	int at = 0;
+
+	(void)state;
+	assert_int_equal(RUN("lora", excerpt, "--tables", "--popularity", "zipf:1.0,0.1", "--adapters", "300", "--hot",
+				 "20", "-o", "json", "-q"),
+		0);
+	all = read_result();
+	assert_string_equal(member(all, "kind")->valuestring, "replay-lora-tables");
+	assert_int_equal(cJSON_GetArraySize(member(all, "popularities")), 2);
+	cJSON_ArrayForEach(law, member(all, "popularities"))
+	{
+		assert_string_equal(member(law, "popularity")->valuestring, laws[at++]);
+		bound = member(law, "bound");
+		assert_int_equal(cJSON_GetArraySize(member(law, "strategies")), 4);
+		cJSON_ArrayForEach(result, member(law, "strategies"))
+		{
+			assert_true(number(result, "loads") >= number(result, "least_loads"));
+			assert_true(number(result, "requests_per_s") <= number(bound, "requests_per_s") * 1.01);
+			assert_true(number(result, "ttft_p99_s") >= number(bound, "ttft_p99_s") * 0.9);
+			assert_true(number(result, "cold_starts_per_s") > 0);
+		}
+		rates = member(law, "throughput");
+		assert_true(number(rates, "single") < number(rates, "batch") / 1.5);
+		assert_true(number(rates, "batch") <= number(rates, "bound") * 1.01);
+		held = member(law, "held");
+		assert_true(number(member(held, "contiguous"), "adapters") <= number(member(held, "paged"), "adapters"));
+		assert_true(number(member(held, "contiguous"), "loads") >= number(member(held, "paged"), "loads") * 0.95);
+		assert_true(number(member(held, "contiguous"), "idle") > number(member(held, "paged"), "idle"));
+	}
+	cJSON_Delete(all);
+	assert_int_equal(RUN("lora", excerpt, "--tables", "--limit", "200", "-q"), 0);
+	assert_non_null(strstr(read_text(tool.out), "Throughput if all requests wait from the beginning"));
+	assert_non_null(strstr(read_text(tool.out), "zipf:1.0   (bound)"));
+	assert_non_null(strstr(read_text(tool.out), "Adapters held at once in"));
+}
+
+/* Three adapters of 40 MiB in room for two: one piece each, they fit as well as in pages. */
+static void test_held_by_hand(void **state)
+{
+	const cJSON *held;
+	cJSON *all;
+
+	(void)state;
+	assert_int_equal(RUN("lora", "--gamma", "10,1", "--requests", "300", "--tables", "--popularity", "1",
+				 "--adapters", "3", "--ranks", "8", "--hot", "2", "-o", "json", "-q"),
+		0);
+	all = read_result();
+	held = member(member(all, "popularities")->child, "held");
+	assert_true(number(member(held, "paged"), "adapters") == 2);
+	assert_true(number(member(held, "contiguous"), "adapters") == 2);
+	assert_true(number(member(held, "contiguous"), "loads") == number(member(held, "paged"), "loads"));
+	assert_true(number(member(held, "paged"), "idle") == 0);
+	assert_float_equal(number(held, "bound"), 2, 1e-9);
+	cJSON_Delete(all);
+}
+
 static void test_table_and_chart(void **state)
 {
 	const char *text;
@@ -270,6 +332,9 @@ static void test_refuses(void **state)
 		{{"lora", "--popularity", "zipf", excerpt}, "--popularity 'zipf' is neither"},
 		{{"lora", "--popularity", "zipf:nan", excerpt}, "is neither"},
 		{{"lora", "--popularity", "zipf:11", excerpt}, "is neither"},
+		{{"lora", "--popularity", "1,2", excerpt}, "--popularity '1,2' is neither"},
+		{{"lora", "--tables", "--popularity", "1,", excerpt}, "--popularity '1,' is neither"},
+		{{"lora", "--tables", "--chart", "c.svg", excerpt}, "cannot be combined with --tables"},
 		{{"lora", "--gamma", "5"}, "--gamma '5' is not RATE,CV"},
 		{{"lora", "--gamma", "0,1"}, "--gamma '0,1' is not"},
 		{{"lora", "--gamma", "1,1x"}, "--gamma '1,1x' is not"},
@@ -321,6 +386,8 @@ int main(void)
 		cmocka_unit_test(test_by_hand),
 		cmocka_unit_test(test_same_seed_same_result),
 		cmocka_unit_test(test_popularity),
+		cmocka_unit_test(test_tables),
+		cmocka_unit_test(test_held_by_hand),
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_interrupt),
 		cmocka_unit_test(test_refuses),

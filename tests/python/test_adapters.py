@@ -71,11 +71,86 @@ class Adapters(AgentTest):
             with self.assertRaises(gpool.NotFound):
                 acquired.weights(layer, "model.*.nothing")
 
+    def check(self, adapter: gpool.Adapter) -> None:
+        """Check the weights of layer 0's q_proj against the files of PLAIN."""
+        found = tensors(PLAIN)
+        prefix = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+        with adapter.acquire() as acquired:
+            part = acquired.weights(0, "model.layers.*.self_attn.q_proj")
+            for where, wanted in ((part.a, found[prefix + "A.weight"][1]), (part.b, found[prefix + "B.weight"][1].T)):
+                self.assertTrue(
+                    (matrix(where, part.rank, wanted.shape[1]).view("<f2") == wanted.astype("<f2")).all()
+                )
+
+    def test_registered_from_a_buffer(self) -> None:
+        data = (PLAIN / "adapter_model.safetensors").read_bytes()
+        config = (PLAIN / "adapter_config.json").read_text()
+        with self.pool.adapters(element=gpool.Element.FLOAT16, salt=(3, 4)) as adapters:
+            kinds = (data, bytearray(data), memoryview(data), numpy.frombuffer(data, "u1"))
+            for number, buffer in enumerate(kinds):
+                self.check(adapters.register_buffer(f"buffer{number}", buffer, config))
+            self.assertEqual(adapters.stats().loads, 1)  # equal content is one object
+            self.check(adapters.register_buffer("mapping", data, json.loads(config)))
+            for wrong in (b"", data[:-1], bytes(100)):
+                with self.assertRaises(gpool.Error) as caught:
+                    adapters.register_buffer("wrong", wrong, config)
+                self.assertEqual(caught.exception.errno, errno.EINVAL)
+                self.assertIn("adapter_model.safetensors", str(caught.exception))
+            self.assertRaises(TypeError, adapters.register_buffer, "wrong", 5, config)
+            self.assertRaises(ValueError, adapters.register_buffer, "wrong", data, "{}\0")
+
+    def test_registered_from_arrays(self) -> None:
+        class Capsule:
+            """An array with DLPack only."""
+
+            def __init__(self, array: numpy.ndarray, device: int = 1) -> None:  # type: ignore[type-arg]
+                self.array, self.device = array, device
+
+            def __dlpack_device__(self) -> Tuple[int, int]:
+                return self.device, 0
+
+            def __dlpack__(self) -> object:
+                return self.array.__dlpack__()
+
+        config = json.loads((PLAIN / "adapter_config.json").read_text())
+        arrays = {name: array.copy() for name, (_, array) in tensors(PLAIN).items()}
+        turned = {name: numpy.asfortranarray(array[:, ::-1])[:, ::-1] for name, array in arrays.items()}
+        with self.pool.adapters(element=gpool.Element.FLOAT16, salt=(5, 6)) as adapters:
+            self.check(adapters.register_arrays("arrays", arrays, config))
+            self.check(adapters.register_arrays("turned", turned, config))
+            capsules = {name: Capsule(array) for name, array in reversed(turned.items())}
+            self.check(adapters.register_arrays("capsules", capsules, config))
+            self.assertEqual(adapters.stats().loads, 1)  # neither order nor strides nor interface matter
+            name, array = next((name, array) for name, array in arrays.items() if "lora_B" in name)
+            for wrong, kind, text in (
+                (5, TypeError, "which has neither DLPack nor"),
+                (array.astype("f8"), TypeError, "is of float64"),
+                (array.astype(">f4"), TypeError, "unknown dtype '>f4'"),
+                (array[0], ValueError, "has 1 dimensions"),
+                (array[:, :0], gpool.Error, "0 columns"),
+                (Capsule(array, 2), ValueError, "copy it to host memory first"),
+                (array[:, :-1], gpool.Error, "A has rank 4, but B has rank 3"),
+            ):
+                with self.subTest(text), self.assertRaisesRegex(kind, text):
+                    adapters.register_arrays("wrong", {**arrays, name: wrong}, config)
+            self.assertRaises(gpool.NotFound, adapters.find, "wrong")
+
     def test_they_are_acquired_and_released(self) -> None:
         with self.pool.adapters() as adapters:
             plain = adapters.register("plain", str(PLAIN))
             self.assertEqual(plain.info().state, gpool.AdapterState.COLD)
+            self.assertEqual((plain.info().tier, plain.info().activity), (gpool.Tier.COLD, gpool.Activity.ABSENT))
+            self.assertEqual((plain.info().used_ms, plain.info().served), (0, 0))
+            self.assertEqual(
+                plain.info().targets, ("model.layers.*.self_attn.q_proj", "model.layers.*.self_attn.v_proj")
+            )
             acquired = plain.acquire()
+            self.assertEqual((plain.info().tier, plain.info().activity), (gpool.Tier.HOT, gpool.Activity.ACTIVE))
+            self.assertEqual(plain.info().served, 1)
+            self.assertGreater(plain.info().used_ms, 1e12)
+            stats = adapters.stats()
+            self.assertEqual(stats.hot_utilization, numpy.float32(stats.hot_all_bytes / stats.hot_limit_bytes))
+            self.assertGreaterEqual(stats.hot_all_bytes, stats.hot_bytes)
             self.assertEqual(
                 (plain.info().acquired, plain.info().state, plain.info().name),
                 (1, gpool.AdapterState.RESIDENT, "plain"),
@@ -94,6 +169,19 @@ class Adapters(AgentTest):
             plain.unload()
             plain.unregister()
             self.assertRaises(gpool.NotFound, adapters.find, "plain")
+
+    def test_restricted_to_tenants(self) -> None:
+        with self.pool.adapters(salt=(7, 8)) as adapters:
+            plain = adapters.register("plain", str(PLAIN))
+            for wrong, code in (([], errno.EINVAL), (["a b"], errno.EINVAL), (["other"], errno.EPERM)):
+                with self.assertRaises(gpool.Error) as caught:
+                    plain.restrict(wrong)
+                self.assertEqual(caught.exception.errno, code)
+            self.assertRaises(ValueError, plain.restrict, ["a\0"])
+            plain.restrict(["other", "default"])
+            plain.acquire().release()
+            self.assertTrue(any(found.name.endswith("@default,other") for found in self.pool.objects()))
+            self.assertRaises(gpool.Busy, plain.restrict, ["default"])
 
     def test_layers_come_one_after_the_other(self) -> None:
         with self.pool.adapters() as adapters, adapters.register("plain", str(PLAIN)).acquire_async() as begun:

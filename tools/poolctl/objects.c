@@ -180,6 +180,7 @@ int objects_show(const struct command *command, objects_printer *table, objects_
 	if (!code)
 		(command->json ? json : table)(command, &view);
 	free(view.objects);
+	free(view.pools);
 	return code;
 }
 

@@ -53,8 +53,25 @@ static void record_text(char *to, size_t size, const char *from)
 	msg_text_copy(to, size, raw);
 }
 
+static void pool_add(struct objects_view *view, const char *name, const struct pool_header *header)
+{
+	struct adapter_pool *to;
+
+	view->pools = list_grow(view->pools, view->pool_count, &view->pool_capacity, sizeof(*view->pools));
+	to = &view->pools[view->pool_count++];
+	*to = (struct adapter_pool){
+		.bytes = header->page_count * header->page_bytes,
+		.adapter_evictions =
+			atomic_load_explicit(&header->counters[POOL_COUNT_ADAPTER_EVICTIONS], memory_order_relaxed),
+		.copy_evictions =
+			atomic_load_explicit(&header->counters[POOL_COUNT_COPY_EVICTIONS], memory_order_relaxed),
+	};
+	snprintf(to->name, sizeof(to->name), "%s", name);
+}
+
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment)
 {
+	pool_add(view, pool, segment->header);
 	for (uint32_t number = 1; number < pool_object_end(segment); number++) {
 		const struct object_record *record = &segment->objects[number];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);

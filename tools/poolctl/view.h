@@ -58,9 +58,16 @@ struct object_view {
 	char name[128], label[64], tenant[64], role[64];
 };
 
+/* A pool with adapters: its size, and the numbers of evicted adapters and copies of adapters. */
+struct adapter_pool {
+	char name[64];
+	uint64_t bytes, adapter_evictions, copy_evictions;
+};
+
 struct objects_view {
-	uint32_t count, capacity;
+	uint32_t count, capacity, pool_count, pool_capacity;
 	struct object_view *objects;
+	struct adapter_pool *pools; /* [pool_count] */
 };
 
 struct roles_view {

@@ -15,7 +15,7 @@
 
 enum {
 	LORA_RANKS_MAX = 16,
-	LORA_STRATEGIES = 5,
+	LORA_STRATEGIES = 6,
 	LORA_WINDOWS = 60, /* intervals of the chart */
 	LORA_ADAPTERS_MAX = 100000,
 	LORA_TENANTS_MAX = 1000,
@@ -81,6 +81,7 @@ struct lora_strategy {
 	enum lora_order order;
 	bool look_ahead, limit; /* --look-ahead, --batch-adapters */
 	bool lru;               /* evict the least recently used adapter; its worth is ignored */
+	bool single;            /* all running requests have the same adapter */
 };
 
 struct lora_plan {
@@ -129,5 +130,19 @@ int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint
  * *loads, or -ENOMEM.
  */
 int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
+
+/* The adapters in a cache of limits.hot_bytes. */
+struct lora_held {
+	double adapters; /* held at once, on average since the memory was first full */
+	double idle;     /* share of the memory that contains no weights, likewise */
+	uint64_t loads;
+};
+
+/*
+ * lora_held_count() - compute the adapters that a cache holds in pages of 2 MiB, and in one contiguous piece each, if
+ * it serves the requests in order and evicts the least recently used adapter. Return: 0, -EINVAL (an adapter is larger
+ * than the cache), -ENOMEM.
+ */
+int lora_held_count(const struct lora_plan *plan, struct lora_held *paged, struct lora_held *contiguous);
 
 #endif

@@ -411,7 +411,9 @@ static int service_init(struct service *service)
 
 	options.order = strategy ? strategy->order : LORA_IN_ORDER;
 	options.look_ahead = strategy && strategy->look_ahead ? options.look_ahead : 0;
-	options.batch_adapters = strategy && strategy->limit ? options.batch_adapters : 0;
+	options.batch_adapters = strategy && strategy->single ? 1
+		: strategy && strategy->limit                 ? options.batch_adapters
+							      : 0;
 	error = lora_scheduler_create(&options, workload->count, workload->adapter_count, &service->scheduler);
 	if (!error && strategy)
 		error = residency_init(service);

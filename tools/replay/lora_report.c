@@ -226,6 +226,7 @@ enum { PANEL_HEIGHT = 200 };
 /* All kinds of color vision can distinguish them; the strategies in order of arrival also have dashes. */
 static const char style[] = ".fifo{stroke:#5c6068;stroke-dasharray:4 3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
 			    ".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
+			    ".single{stroke:#b0413e;stroke-dasharray:1 3}\n"
 			    "@media(prefers-color-scheme:dark){.fifo{stroke:#a3a7ae}.around{stroke:#b892d0}\n"
 			    ".resident{stroke:#ec8f43}.prefetch{stroke:#5c9fe6}.limit{stroke:#58b987}}\n";
 

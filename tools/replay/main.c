@@ -143,12 +143,18 @@ static const struct option_spec lora_options[] = {
 	OPTION(OPTION_STRATEGY, 0, "strategy", "NAMES",
 		"Scheduling strategies, separated by commas: fifo, around (no request waits for the adapter of another "
 		"request), resident (requests with a resident adapter first), prefetch (resident, and loads ahead), "
-		"limit (prefetch, with a limited number of adapters in a batch). The default is all; the others are "
+		"limit (prefetch, with a limited number of adapters in a batch), single (only requests of one adapter "
+		"run at a time). The default is all but single, with --tables also without limit; the others are "
 		"compared with the first one."),
+	OPTION(OPTION_TABLES, 0, "tables", NULL,
+		"Print tables for several popularities instead: the strategies, with requests and cold starts per "
+		"second; the throughput against one adapter at a time; the adapters held at once in pages and in "
+		"contiguous pieces. Each figure has its bound beside it."),
 	OPTION(OPTION_ADAPTERS, 0, "adapters", "N", "Number of adapters. The default is 1000."),
 	OPTION(OPTION_POPULARITY, 0, "popularity", "LAW",
 		"Popularity of adapters. zipf:S: the n-th adapter has 1/n^S as many requests as the first; A: the "
-		"first fraction x of the adapters has x^A of the requests; 1 is uniform. The default is zipf:1.0."),
+		"first fraction x of the adapters has x^A of the requests; 1 is uniform. The default is zipf:1.0. "
+		"With --tables, a list separated by commas; the default is zipf:1.0,0.1,0.3."),
 	OPTION(OPTION_RANKS, 0, "ranks", "N[,N...]",
 		"Ranks of adapters, with equal probability; an adapter uses 5 MiB of GPU memory per rank. The default "
 		"is 8,16,32,64."),

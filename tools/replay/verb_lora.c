@@ -8,6 +8,7 @@
 #include "tools/lib/chart.h"
 #include "tools/lib/text.h"
 #include "tools/replay/lora_report.h"
+#include "tools/replay/lora_tables.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -59,7 +60,16 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 		.look_ahead = true,
 		.limit = true,
 	},
+	{
+		.name = "single",
+		.text = "all running requests have the same adapter: those of other adapters wait until they have ended",
+		.order = LORA_RESIDENT_FIRST,
+		.look_ahead = true,
+		.single = true,
+	},
 };
+
+enum { PREFETCH = 3, SINGLE = 5 }; /* in strategies[] */
 
 struct replay {
 	bool progress, terminal, shown;
@@ -69,6 +79,8 @@ struct replay {
 	struct lora_workload workload;
 	struct lora_plan plan;
 	struct lora_load loads[LIST_MAX];
+	int law_count; /* popularities of --tables; otherwise 1 */
+	struct lora_law laws[LORA_LAWS_MAX];
 	uint64_t shown_ms;
 	const char *doing;
 };
@@ -85,16 +97,29 @@ static bool decimal(const char *text, char end, double most, double *value)
 	return *rest == end && strspn(text, "0123456789.") == (size_t)(rest - text) && *value <= most;
 }
 
-static bool popularity_read(const struct command *command, struct lora_recipe *recipe)
+static bool law_read(const char *text, struct lora_recipe *recipe)
 {
-	const char *text = command->values[OPTION_POPULARITY] ? command->values[OPTION_POPULARITY] : "zipf:1.0";
-
 	recipe->zipf = !strncmp(text, "zipf:", 5);
-	return (decimal(recipe->zipf ? text + 5 : text, '\0', 10, &recipe->exponent) &&
-		       (recipe->zipf || recipe->exponent > 0)) ||
-		option_refuse(command, OPTION_POPULARITY,
-			"is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as zipf:1.0; the "
-			"maximum is 10");
+	return decimal(recipe->zipf ? text + 5 : text, '\0', 10, &recipe->exponent) &&
+		(recipe->zipf || recipe->exponent > 0);
+}
+
+static bool popularity_read(const struct command *command, struct replay *replay)
+{
+	const char *given = command->values[OPTION_POPULARITY];
+	bool tables = command->values[OPTION_TABLES];
+	char text[256], *rest = text, *law;
+
+	snprintf(text, sizeof(text), "%s", given ? given : tables ? "zipf:1.0,0.1,0.3" : "zipf:1.0");
+	while ((law = tables ? strsep(&rest, ",") : replay->law_count ? NULL : text)) {
+		if (replay->law_count == LORA_LAWS_MAX || strlen(law) >= LORA_LAW_BYTES ||
+			!law_read(law, &replay->recipe))
+			return option_refuse(command, OPTION_POPULARITY,
+				"is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as "
+				"zipf:1.0; the maximum is 10");
+		strcpy(replay->laws[replay->law_count++].text, law);
+	}
+	return true;
 }
 
 static bool gamma_read(const struct command *command, struct lora_recipe *recipe)
@@ -144,11 +169,14 @@ static bool strategies_read(const struct command *command, struct replay *replay
 
 	for (int i = 0; i < LORA_STRATEGIES; i++)
 		names[i] = strategies[i].name;
-	return command_names(command, OPTION_STRATEGY, "fifo,around,resident,prefetch,limit", names, &replay->chosen);
+	return command_names(command, OPTION_STRATEGY,
+		command->values[OPTION_TABLES] ? "fifo,around,resident,prefetch" : "fifo,around,resident,prefetch,limit",
+		names, &replay->chosen);
 }
 
-static bool recipe_read(const struct command *command, struct lora_recipe *recipe)
+static bool recipe_read(const struct command *command, struct replay *replay)
 {
+	struct lora_recipe *recipe = &replay->recipe;
 	struct number_list ranks = {.least = 1, .most = 1024};
 	uint64_t adapters, tenants, requests;
 
@@ -156,7 +184,7 @@ static bool recipe_read(const struct command *command, struct lora_recipe *recip
 		!command_number(command, OPTION_TENANTS, 1, LORA_TENANTS_MAX, 10, &tenants) ||
 		!command_number(command, OPTION_REQUESTS, 1, 1000000, 10000, &requests) ||
 		!command_number(command, OPTION_SEED, 0, UINT64_MAX, 1, &recipe->seed) ||
-		!command_list(command, OPTION_RANKS, "8,16,32,64", &ranks) || !popularity_read(command, recipe) ||
+		!command_list(command, OPTION_RANKS, "8,16,32,64", &ranks) || !popularity_read(command, replay) ||
 		!gamma_read(command, recipe))
 		return false;
 	recipe->adapters = (uint32_t)adapters;
@@ -186,6 +214,8 @@ static bool options_read(const struct command *command, struct lora_options *opt
 static bool replay_read(const struct command *command, struct replay *replay)
 {
 	replay->busy = (struct number_list){.least = 0, .most = 99};
+	if (command->values[OPTION_TABLES] && command->values[OPTION_CHART])
+		return option_refuse(command, OPTION_CHART, "cannot be combined with --tables");
 	replay->plan.costs = (struct lora_costs){.step_us = 6000,
 		.prefill_us = 40,
 		.decode_us = 30,
@@ -194,8 +224,12 @@ static bool replay_read(const struct command *command, struct replay *replay)
 		.disk = 3,
 		.bus = 25,
 		.save = 10};
-	if (!recipe_read(command, &replay->recipe) ||
-		!command_list(command, OPTION_BUSY, command->values[OPTION_GAMMA] ? "0" : "60,80,95", &replay->busy) ||
+	if (!recipe_read(command, replay) ||
+		!command_list(command, OPTION_BUSY,
+			command->values[OPTION_GAMMA]              ? "0"
+				: command->values[OPTION_TABLES] ? "80"
+								   : "60,80,95",
+			&replay->busy) ||
 		!options_read(command, &replay->plan.options) || !costs_read(command, &replay->plan.costs) ||
 		!strategies_read(command, replay))
 		return false;
@@ -313,15 +347,19 @@ static int report_write(const struct command *command, const struct replay *repl
 	return path ? chart_file(path, lora_report_draw, &report) : 0;
 }
 
-static int replay_all(const struct command *command, struct replay *replay)
+static void plan_begin(const struct command *command, struct replay *replay)
 {
-	int error = 0;
-
 	replay->plan.workload = &replay->workload;
 	replay->plan.interrupted = &interrupted;
 	replay->plan.progress = command->values[OPTION_QUIET] ? NULL : progress;
 	replay->plan.context = replay;
 	replay->terminal = isatty(STDERR_FILENO);
+}
+
+static int replay_all(const struct command *command, struct replay *replay)
+{
+	int error = 0;
+
 	for (int i = 0; i < replay->busy.count && !error; i++) {
 		replay->loads[i].busy_percent = replay->busy.numbers[i];
 		error = load_run(replay, &replay->loads[i]);
@@ -329,6 +367,66 @@ static int replay_all(const struct command *command, struct replay *replay)
 	if (replay->shown && replay->terminal)
 		fputs("\r\033[K", stderr);
 	return error ? error : report_write(command, replay);
+}
+
+/* ---- tables ---- */
+
+/* Serve all requests as fast as possible: they all arrive at the beginning, and may be bypassed for any time. */
+static int flood_run(struct replay *replay, struct lora_law *law)
+{
+	static const struct lora_strategy *const floods[LORA_FLOODS] = {
+		[LORA_FLOOD_BATCH] = &strategies[PREFETCH], [LORA_FLOOD_SINGLE] = &strategies[SINGLE]};
+	uint64_t max_bypass_us = replay->plan.options.max_bypass_us;
+	int error = 0;
+
+	replay->plan.options.max_bypass_us = UINT64_C(1) << 50;
+	replay->plan.speed = 1e12;
+	for (int i = 0; i < LORA_FLOODS && !error; i++)
+		error = serve(replay, floods[i], &law->floods[i]);
+	replay->plan.options.max_bypass_us = max_bypass_us;
+	return error;
+}
+
+static int law_run(const struct command *command, struct replay *replay, struct lora_law *law)
+{
+	int error;
+
+	lora_workload_fini(&replay->workload);
+	law_read(law->text, &replay->recipe);
+	error = lora_workload_make(&replay->recipe, &replay->trace, &replay->workload);
+	if (error)
+		return error;
+	if (!limits_read(command, replay))
+		return -EINVAL;
+	law->requests = replay->workload.count;
+	law->adapters = replay->workload.adapter_count;
+	law->used_adapters = replay->workload.used_adapters;
+	law->adapter_bytes = replay->workload.adapter_bytes;
+	law->hot_bytes = replay->plan.limits.hot_bytes;
+	law->load.busy_percent = replay->busy.numbers[0];
+	error = lora_held_count(&replay->plan, &law->paged, &law->contiguous);
+	if (!error)
+		error = lora_fixed_loads(&replay->plan, &law->fixed_loads);
+	if (!error)
+		error = load_run(replay, &law->load);
+	return error ? error : flood_run(replay, law);
+}
+
+static int tables_write(const struct command *command, struct replay *replay)
+{
+	struct lora_tables tables = {.trace_name = command->argument_count ? command->arguments[0] : NULL,
+		.laws = replay->laws,
+		.law_count = replay->law_count,
+		.strategy_count = replay->chosen.count};
+	int error = 0;
+
+	for (int i = 0; i < replay->law_count && !error; i++)
+		error = law_run(command, replay, &replay->laws[i]);
+	if (replay->shown && replay->terminal)
+		fputs("\r\033[K", stderr);
+	if (!error)
+		(command->json ? lora_tables_json : lora_tables_print)(&tables);
+	return error;
 }
 
 static int trace_read(const struct command *command, struct replay *replay)
@@ -363,6 +461,7 @@ int lora_run(const struct command *command)
 	if (!replay_read(command, replay) || trace_read(command, replay) != CODE_OK)
 		goto free_all;
 	interrupts_catch(NULL);
+	plan_begin(command, replay);
 	if (lora_workload_make(&replay->recipe, &replay->trace, &replay->workload)) {
 		complain("not enough memory for the requests");
 		code = CODE_FAILED;
@@ -370,7 +469,7 @@ int lora_run(const struct command *command)
 	}
 	if (!limits_read(command, replay))
 		goto free_all;
-	error = replay_all(command, replay);
+	error = command->values[OPTION_TABLES] ? tables_write(command, replay) : replay_all(command, replay);
 	code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
 free_all:
 	lora_workload_fini(&replay->workload);

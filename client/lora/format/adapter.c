@@ -33,8 +33,18 @@ static int path_make(const struct adapter *adapter, int which, char *path, struc
 static int file_open(const struct adapter *adapter, int which, struct reason *reason)
 {
 	char path[PATH_ROOM];
-	int fd = path_make(adapter, which, path, reason);
+	int fd;
 
+	if (!adapter->folder) {
+		fd = fcntl(adapter->memory[which], F_DUPFD_CLOEXEC, 0);
+		if (fd < 0) {
+			fd = -errno;
+			refuse(reason, "cannot duplicate the descriptor of %s in memory: %s", file_names[which],
+				strerror(-fd));
+		}
+		return fd;
+	}
+	fd = path_make(adapter, which, path, reason);
 	if (fd)
 		return fd;
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -82,8 +92,11 @@ static const char *changed_file(const struct cold_source *before, const struct c
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason)
 {
 	struct cold_source source;
-	int error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
+	int error;
 
+	if (!adapter->folder)
+		return 0;
+	error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
 	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
 		error = refuse(reason,
 			"%s in '%.100s' has changed since the adapter was registered; register the adapter again",
@@ -122,10 +135,11 @@ static struct lora_stamp stamp_of(const struct stat *status)
 		ns_of(status->st_ctim)};
 }
 
-/* Read the stamps of the files that are at these paths now. */
+/* Read the stamps of the files that are at these paths now. Files in memory do not change. */
 static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2], struct reason *reason)
 {
-	for (int i = 0; i < 2; i++) {
+	memset(stamps, 0, 2 * sizeof(*stamps));
+	for (int i = 0; i < 2 && adapter->folder; i++) {
 		char path[PATH_ROOM];
 		struct stat status;
 
@@ -147,7 +161,11 @@ static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2
 static void adapter_free(struct adapter *adapter)
 {
 	pack_free(&adapter->layout);
+	for (int i = 0; i < 2; i++)
+		if (adapter->memory[i] >= 0)
+			close(adapter->memory[i]);
 	free(adapter->folder);
+	free(adapter->targets);
 	free(adapter);
 }
 
@@ -155,6 +173,37 @@ void adapter_unref(struct adapter *adapter)
 {
 	if (adapter && !--adapter->refs)
 		adapter_free(adapter);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Keep the names of the targets, which peft_free() frees. */
+static int targets_keep(struct adapter *adapter, const struct peft *peft)
+{
+	const char **names = malloc(peft->count * sizeof(*names));
+	uint32_t count = 0;
+	size_t bytes = 0;
+	char *to;
+
+	if (!names)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < peft->count; i++)
+		names[i] = peft->modules[i].target;
+	qsort(names, peft->count, sizeof(*names), by_name);
+	for (uint32_t i = 0; i < peft->count; i++)
+		if (!i || strcmp(names[i], names[count - 1]) != 0) {
+			bytes += strlen(names[i]) + 1;
+			names[count++] = names[i];
+		}
+	adapter->targets = to = malloc(bytes);
+	for (uint32_t i = 0; to && i < count; i++)
+		to = stpcpy(to, names[i]) + 1;
+	adapter->target_count = count;
+	free(names);
+	return adapter->targets ? 0 : -ENOMEM;
 }
 
 /* Read the headers, and identify the files. */
@@ -172,6 +221,7 @@ static int adapter_read(struct adapter *adapter, struct reason *reason)
 		adapter->rank_max = files.peft.rank_max;
 		adapter->modules = files.peft.count;
 		adapter->layers = files.peft.layers;
+		error = targets_keep(adapter, &files.peft);
 		peft_free(&files.peft);
 	}
 	close(files.fds[0]);
@@ -179,15 +229,43 @@ static int adapter_read(struct adapter *adapter, struct reason *reason)
 	return error;
 }
 
-int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason)
+static struct adapter *adapter_new(const char *name)
 {
 	struct adapter *made = calloc(1, sizeof(*made));
+
+	if (!made)
+		return NULL;
+	made->refs = 1;
+	made->memory[0] = made->memory[1] = -1;
+	snprintf(made->name, sizeof(made->name), "%s", name);
+	return made;
+}
+
+int adapter_create_memory(const char *name, const int memory[2], struct adapter **adapter, struct reason *reason)
+{
+	struct adapter *made = adapter_new(name);
 	int error;
 
 	if (!made)
 		return -ENOMEM;
-	made->refs = 1;
-	snprintf(made->name, sizeof(made->name), "%s", name);
+	memcpy(made->memory, memory, sizeof(made->memory));
+	error = adapter_read(made, reason);
+	if (error) {
+		made->memory[0] = made->memory[1] = -1;
+		adapter_free(made);
+	} else {
+		*adapter = made;
+	}
+	return error;
+}
+
+int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason)
+{
+	struct adapter *made = adapter_new(name);
+	int error;
+
+	if (!made)
+		return -ENOMEM;
 	made->folder = strdup(folder);
 	error = made->folder ? adapter_read(made, reason) : -ENOMEM;
 	if (error)
@@ -215,6 +293,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		uint64_t domain;
 		char tenant[POOL_NAME_BYTES]; /* set if only engines of the tenant share the object */
 	} identity;
+	const char *tenants = lora->private ? identity.tenant : adapter->tenants;
 	char text[LORA_HASH_BYTES];
 	XXH128_hash_t hash;
 
@@ -229,9 +308,8 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-	/* The agent lets only this tenant publish a name that ends with the tenant. */
-	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
-		identity.tenant);
+	/* The agent lets only these tenants publish and open a name that ends with them. */
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, tenants[0] ? "@" : "", tenants);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
 		adapter->key + strlen(LORA_PREFIX));
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);

@@ -1,5 +1,6 @@
 /*
- * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora.
+ * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora. The files are in
+ * a folder, or in memory (memory_file.h).
  *
  * Reading and packing the headers takes longer than copying the weights from host memory. The results of the first load
  * are therefore kept, and stay valid while stat(2) reports that the files have not changed.
@@ -16,7 +17,14 @@
 
 struct gpool_lora;
 
-enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
+enum {
+	LORA_NAME_BYTES = 128,
+	LORA_HASH_BYTES = 33,
+	LORA_KEY_BYTES = POOL_OBJECT_NAME_BYTES,
+	/* room for the tenants in the name of an object: "lora/", the hash, and "@" come first */
+	LORA_TENANTS_BYTES = LORA_KEY_BYTES - 5 - LORA_HASH_BYTES,
+};
+static_assert(LORA_TENANTS_BYTES > POOL_NAME_BYTES, "room for a tenant");
 
 /* Suffix of the names of cold files. The names of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"
@@ -30,9 +38,13 @@ struct lora_stamp {
 struct adapter {
 	uint32_t refs; /* protected by the lock of struct gpool_lora, as are all fields below the line */
 	char name[LORA_NAME_BYTES];
-	char *folder;
+	char *folder;  /* NULL: the files are in memory */
+	int memory[2]; /* without a folder: adapter_config.json and the weights, sealed; otherwise -1 */
 	struct cold_source source;
-	uint32_t rank_max, modules, layers;
+	uint32_t rank_max, modules, layers, target_count;
+	char *targets; /* the names of the targets, each with its NUL, in ascending order */
+	/* tenants that may use the adapter, separated by commas, in ascending order; empty: all. Set before `known` */
+	char tenants[LORA_TENANTS_BYTES];
 	/* ---- */
 	struct lora_stamp stamps[2]; /* adapter_config.json and the weights, as of the last check */
 	bool known, form_known;      /* once set, the fields below do not change */
@@ -49,16 +61,19 @@ struct lora_files {
 };
 
 /*
- * adapter_create() - Read the headers of an adapter. Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason.
+ * adapter_create() - Read the headers of an adapter in a folder. Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with
+ * a reason.
+ * adapter_create_memory() - Likewise, with two sealed files. The adapter closes them; after an error the caller does.
  * adapter_unref() - Drop a reference; under the lock.
  */
 int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason);
+int adapter_create_memory(const char *name, const int memory[2], struct adapter **adapter, struct reason *reason);
 void adapter_unref(struct adapter *adapter);
 
 /*
  * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
- * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, and some hundred
- * microseconds at the first call and after each change that stat(2) reports.
+ * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls (in memory: none), and some
+ * hundred microseconds at the first call and after each change that stat(2) reports.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */

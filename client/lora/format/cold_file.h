@@ -35,11 +35,12 @@ enum cold_codec { COLD_RAW, COLD_ZSTD, COLD_CODECS };
 
 /*
  * Identifies the files from which a cold file was made. If they are replaced or changed, at least one field differs,
- * unless the time of the weights is set back.
+ * unless the time of the weights is set back. Weights in a sealed file (memory_file.h) are identified by their content,
+ * so that each process that registers the same weights has the same source.
  */
 struct cold_source {
-	uint64_t bytes, inode; /* bytes, inode of adapter_model.safetensors */
-	int64_t mtime_ns;
+	uint64_t bytes, inode; /* of adapter_model.safetensors; sealed: inode is the lower half of the file's XXH3 128 */
+	int64_t mtime_ns;      /* sealed: the upper half */
 	uint64_t headers; /* XXH3 64 of adapter_config.json and of the header of adapter_model.safetensors */
 };
 
@@ -91,7 +92,7 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 
 /*
  * cold_source_of() - Identify the files of an adapter, by adapter_config.json and the header of the weights. Call it
- * before peft_read(), so that a later change is detected.
+ * before peft_read(), so that a later change is detected. Sealed weights are read completely.
  * Return: 0; -EINVAL, with a reason: they are not the files of an adapter; -EIO, with a reason; -ENOMEM.
  */
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);

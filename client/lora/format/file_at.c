@@ -1,6 +1,7 @@
 #include "client/lora/format/file_at.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -59,4 +60,11 @@ int file_write_at(int fd, const void *bytes, uint64_t length, uint64_t offset)
 		offset += (uint64_t)done;
 	}
 	return 0;
+}
+
+bool file_is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && seals & F_SEAL_WRITE && seals & F_SEAL_SHRINK && seals & F_SEAL_GROW;
 }

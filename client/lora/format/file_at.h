@@ -4,6 +4,7 @@
 
 #include "client/lora/format/reason.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -16,5 +17,8 @@ int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason);
 int file_read_at(int fd, void *bytes, uint64_t length, uint64_t offset);
 /* file_write_at() - Write bytes. Return: 0, or the error of pwrite(), such as -ENOSPC. */
 int file_write_at(int fd, const void *bytes, uint64_t length, uint64_t offset);
+
+/* file_is_sealed() - Return: true if the file is in memory and sealed, so that no process can change it. */
+bool file_is_sealed(int fd);
 
 #endif

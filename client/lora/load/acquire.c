@@ -124,19 +124,21 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 /* Chosen: a thread with at least this timeout makes parts itself. A part takes much less than a millisecond. */
 enum { HELP_MS = 10 };
 
-static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
+static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms, bool finish)
 {
-	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
+	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages, finish);
 }
 
 /* Wait for the load. Return: 0, -ETIMEDOUT, -EINTR, or the error of the load. */
 static int load_wait(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
+	/* The agent may take a long time to publish the object. */
+	bool finish = timeout_ms < 0 && !wait_is_checked();
 	int error = 0;
 
 	while (is_coming(entry, goal) && !error)
-		if (!help(entry, UINT32_MAX, timeout_ms))
+		if (!help(entry, UINT32_MAX, timeout_ms, finish))
 			error = wait_some(lora, timeout_ms, limit);
 	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
@@ -209,6 +211,13 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 	return error;
 }
 
+/* Count a use of an adapter by a caller. */
+static inline void count_use(const struct gpool_lora *lora, struct lora_entry *entry)
+{
+	entry->acquires++;
+	entry->used_ms = pool_clock(lora->pool);
+}
+
 static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, int timeout_ms)
 {
 	struct lora_entry *entry;
@@ -229,7 +238,10 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 			if (error && error == entry->error)
 				fail(error, "%s", entry->reason.text);
 		}
-		entry->acquires += likely(!error);
+		if (likely(!error)) {
+			count_use(lora, entry);
+			entry->served++;
+		}
 	} else {
 		error = fail_adapter(id);
 	}
@@ -276,7 +288,7 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 	while (!error && !layer_is_here(entry, layer)) {
 		if (is_draft(entry))
 			error = fail(entry->error, "%s", entry->reason.text);
-		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
+		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms, false))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
 	/* The layer may have been completed just as the timeout expired. */
@@ -420,6 +432,13 @@ int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
 	return entry ? 0 : -ENOENT;
 }
 
+void lora_served(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->entries[id]->served++;
+	pthread_mutex_unlock(&lora->lock);
+}
+
 /*
  * Acquire an adapter without waiting; under the lock. A failed draft cannot be acquired, and prevents a new load until
  * its last release.
@@ -449,7 +468,7 @@ void lora_hit(struct gpool_lora *lora, uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
 	lora->entries[id]->counts.hits++;
-	lora->entries[id]->acquires++;
+	count_use(lora, lora->entries[id]);
 	pthread_mutex_unlock(&lora->lock);
 	count_acquire(lora->pool, true);
 }
@@ -491,7 +510,8 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 	if (!is_coming(entry, WHOLE)) {
 		error = entry->error ? entry->error : acquire_now(lora, entry);
 		wait_end(lora, entry);
-		entry->acquires += !error;
+		if (!error)
+			count_use(lora, entry);
 		/* The adapter was evicted, or another thread is loading it, so claim it again. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);

@@ -9,8 +9,8 @@
  * began. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
  *
  * If the CPU can write to pages, a thread that waits for a load, without a short timeout, begins the load itself and
- * makes those parts that come from memory. To wake another thread may take as long as to make a part. Longer work is
- * left to loader threads.
+ * makes those parts that come from memory. Without any timeout, it also ends the load if it has made the last part. To
+ * wake another thread may take as long as to make a part. Longer work is left to loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -131,9 +131,10 @@ int place_make(struct lora_loader *loader, struct lora_load *load);
 void turn_take(struct lora_loader *loader, struct lora_load *load);
 /*
  * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of them, if the part comes from
- * memory and a core is free. A loader thread does the work after the last part. Return: true if a part was made.
+ * memory and a core is free. After the last part, it ends the load if `finish` is set; `load` is then freed. Otherwise
+ * a loader thread does that. Return: true if a part was made.
  */
-bool turns_help(struct lora_load *load, uint32_t pages);
+bool turns_help(struct lora_load *load, uint32_t pages, bool finish);
 
 /* ---- finish.c; under the lock, except during the work ---- */
 

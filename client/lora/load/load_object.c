@@ -13,6 +13,14 @@
 #include <errno.h>
 #include <string.h>
 
+/* Keep the agent's text if this session has no right to the object. Return: `error`. */
+static int right_say(struct lora_load *load, int error)
+{
+	if ((error == -EACCES || error == -EPERM) && !load->reason.text[0])
+		refuse(&load->reason, "%s", gpool_last_error(error));
+	return error;
+}
+
 /* ---- an object of another engine ---- */
 
 static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
@@ -47,10 +55,18 @@ static int object_believe(struct lora_load *load, struct gpool_object *object)
 
 int load_object_find(struct lora_load *load, struct gpool_object **object)
 {
-	int error = gpool_object_open(load->lora->pool, load->adapter->key, NULL, object);
+	const char *name = load->adapter->key;
+	int error;
 
+	/*
+	 * The lookup in the shared table saves a request for most loads. If it misses an object, this process loads the
+	 * adapter, and finds the object when it publishes its own.
+	 */
+	if (gpool_object_find(load->lora->pool, &name, 1) != 1)
+		return -ENOENT;
+	error = gpool_object_open(load->lora->pool, name, NULL, object);
 	if (error)
-		return error;
+		return right_say(load, error);
 	error = gpool_object_pin(*object);
 	if (!error) {
 		error = object_believe(load, *object);
@@ -105,7 +121,7 @@ int load_object_publish(struct lora_load *load)
 
 	if (!error)
 		error = gpool_object_set(load->object, "name", load->adapter->name, strlen(load->adapter->name));
-	return error ? error : gpool_object_publish(load->object, &version);
+	return error ? error : right_say(load, gpool_object_publish(load->object, &version));
 }
 
 void load_object_drop(struct lora_load *load)

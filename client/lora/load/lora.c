@@ -2,9 +2,11 @@
  * lora.c - register adapters, and report their state.
  */
 #include "client/core/last_error.h"
+#include "client/lora/format/memory_file.h"
 #include "client/lora/load/lora.h"
 #include "client/lora/load/rebalance.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- create and destroy ---- */
@@ -185,40 +189,188 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 	return 0;
 }
 
+/* Check the texts of a call. what: the second text, for the reason. */
+static int texts_check(const struct gpool_lora *lora, const char *name, const char *text, const char *what)
+{
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (!name || !*name || !text)
+		return fail(-EINVAL, "%s is empty", name && *name ? what : "the name of the adapter");
+	if (strlen(name) >= LORA_NAME_BYTES)
+		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
+			LORA_NAME_BYTES - 1);
+	return 0;
+}
+
+/* Register an adapter, of which this call takes the reference. */
+static int adapter_register(struct gpool_lora *lora, struct adapter *adapter, uint32_t *id, struct reason *reason)
+{
+	struct lora_entry *entry = calloc(1, sizeof(*entry));
+	int error = -ENOMEM;
+
+	if (entry) {
+		entry->adapter = adapter;
+		pthread_mutex_lock(&lora->lock);
+		error = entry_add(lora, entry);
+		if (!error)
+			*id = entry->id;
+		pthread_mutex_unlock(&lora->lock);
+		if (error == -EEXIST)
+			refuse(reason, "adapter '%s' is already registered; unregister it first", adapter->name);
+	}
+	if (error) {
+		adapter_unref(adapter);
+		free(entry);
+	}
+	return error;
+}
+
+static int reason_give(int error, const struct reason *reason, char *why)
+{
+	if (why)
+		memcpy(why, reason->text, sizeof(reason->text));
+	return error && reason->text[0] ? fail(error, "%s", reason->text) : error;
+}
+
 int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
 {
-	struct lora_entry *entry;
+	struct adapter *adapter;
 	struct reason reason = {""};
+	int error = texts_check(lora, name, folder, "folder");
+
+	if (error)
+		return error;
+	error = adapter_create(name, folder, &adapter, &reason);
+	if (!error)
+		error = adapter_register(lora, adapter, id, &reason);
+	return reason_give(error, &reason, why);
+}
+
+/* Register an adapter with its weights in a sealed file, which this call closes after an error. */
+static int memory_register(struct gpool_lora *lora, const char *name, const char *config, int weights_fd, uint32_t *id,
+	struct reason *reason)
+{
+	struct adapter *adapter;
+	int files[2] = {-1, weights_fd},
+	    error = memory_file_of("adapter_config.json", config, strlen(config), &files[0], reason);
+
+	if (!error)
+		error = adapter_create_memory(name, files, &adapter, reason);
+	if (!error)
+		return adapter_register(lora, adapter, id, reason);
+	if (files[0] >= 0)
+		close(files[0]);
+	close(weights_fd);
+	return error;
+}
+
+int gpool_lora_register_buffer(struct gpool_lora *lora, const char *name, const char *config, const void *weights,
+	uint64_t bytes, uint32_t *id, char *why)
+{
+	struct reason reason = {""};
+	int fd, error = texts_check(lora, name, config, "config");
+
+	if (error)
+		return error;
+	if (!weights)
+		return fail(-EINVAL, "weights is NULL");
+	error = memory_file_of(PEFT_WEIGHTS_NAME, weights, bytes, &fd, &reason);
+	if (!error)
+		error = memory_register(lora, name, config, fd, id, &reason);
+	return reason_give(error, &reason, why);
+}
+
+int gpool_lora_register_arrays(struct gpool_lora *lora, const char *name, const char *config,
+	const struct gpool_lora_array *arrays, uint32_t count, uint32_t *id, char *why)
+{
+	struct reason reason = {""};
+	int fd, error = texts_check(lora, name, config, "config");
+
+	if (error)
+		return error;
+	if (!arrays)
+		return fail(-EINVAL, "arrays is NULL");
+	error = memory_file_of_arrays(arrays, count, &fd, &reason);
+	if (!error)
+		error = memory_register(lora, name, config, fd, id, &reason);
+	return reason_give(error, &reason, why);
+}
+
+/* ---- tenants ---- */
+
+static bool is_tenant_name(const char *name)
+{
+	return name && isalnum((unsigned char)*name) &&
+		strspn(name, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") == strlen(name);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Write the names in ascending order, separated by commas, each once. Return: false if they are too long. */
+static bool tenants_join(const char **tenants, uint32_t count, char list[LORA_TENANTS_BYTES])
+{
+	size_t used = 0;
+
+	qsort(tenants, count, sizeof(*tenants), by_text);
+	for (uint32_t i = 0; i < count; i++) {
+		if (i && !strcmp(tenants[i], tenants[i - 1]))
+			continue;
+		used += (size_t)snprintf(
+			list + used, LORA_TENANTS_BYTES - used, "%s%s", used ? "," : "", tenants[i]);
+		if (used >= LORA_TENANTS_BYTES)
+			return false;
+	}
+	return true;
+}
+
+static int tenants_check(
+	const struct gpool_lora *lora, const char *const *tenants, uint32_t count, char list[LORA_TENANTS_BYTES])
+{
+	const char *sorted[LORA_TENANTS_BYTES];
+	bool own = false;
+
+	if (lora->private)
+		return fail(-EINVAL, "the adapters of this set are private to the tenant (GPOOL_LORA_PRIVATE)");
+	if (!tenants || !count || count > LORA_TENANTS_BYTES / 2)
+		return fail(-EINVAL, "%u tenants; there must be 1 to %d", tenants ? count : 0, LORA_TENANTS_BYTES / 2);
+	for (uint32_t i = 0; i < count; i++) {
+		if (!is_tenant_name(tenants[i]))
+			return fail(-EINVAL, "tenant %u has no valid name", i);
+		sorted[i] = tenants[i];
+		own |= !strcmp(tenants[i], pool_tenant_name(lora->pool));
+	}
+	if (!own)
+		return fail(-EPERM, "the tenant of this session, '%s', is not among the tenants",
+			pool_tenant_name(lora->pool));
+	return tenants_join(sorted, count, list) ? 0
+						 : fail(-EINVAL, "the names of the tenants have more than %d bytes",
+							   LORA_TENANTS_BYTES - 1);
+}
+
+int gpool_lora_restrict(struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count)
+{
+	char list[LORA_TENANTS_BYTES];
+	struct lora_entry *entry;
 	int error;
 
 	if (!lora->pool->alive)
 		return -ECHILD;
-	if (!name || !*name || !folder)
-		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the name of the adapter");
-	if (strlen(name) >= LORA_NAME_BYTES)
-		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
-			LORA_NAME_BYTES - 1);
-	entry = calloc(1, sizeof(*entry));
+	error = tenants_check(lora, tenants, count, list);
+	if (error)
+		return error;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
 	if (!entry)
-		return -ENOMEM;
-	error = adapter_create(name, folder, &entry->adapter, &reason);
-	if (!error) {
-		pthread_mutex_lock(&lora->lock);
-		error = entry_add(lora, entry);
-		pthread_mutex_unlock(&lora->lock);
-		if (error == -EEXIST)
-			refuse(&reason, "adapter '%s' is already registered; unregister it first", name);
-	}
-	if (why)
-		memcpy(why, reason.text, sizeof(reason.text));
-	if (error && reason.text[0])
-		fail(error, "%s", reason.text);
-	if (!error) {
-		*id = entry->id;
-		return 0;
-	}
-	adapter_unref(entry->adapter);
-	free(entry);
+		error = fail_adapter(id);
+	else if (entry->load_state != LOAD_COLD || entry->adapter->known || entry->adapter->refs > 1)
+		error = fail(-EBUSY, "adapter '%s' has been loaded; restrict it before its first load",
+			entry->adapter->name);
+	else
+		strcpy(entry->adapter->tenants, list);
+	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
 
@@ -295,10 +447,54 @@ static void struct_give(void *to, uint32_t size, const void *filled, size_t byte
 	memcpy(to, filled, size < bytes ? size : bytes);
 }
 
+/* Return: true if the adapter is complete in the pool, and neither evicted nor unloaded. */
+static bool is_hot(const struct lora_entry *entry)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+
+	return entry->state == GPOOL_LORA_RESIDENT &&
+		(entry->load ||
+			(!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
+}
+
+static enum gpool_lora_tier tier_of(const struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	const char *copy = entry->adapter->warm_name;
+
+	if (is_hot(entry))
+		return GPOOL_LORA_TIER_HOT;
+	return lora->warm && entry->adapter->known && gpool_object_find(lora->warm, &copy, 1) == 1
+		? GPOOL_LORA_TIER_WARM
+		: GPOOL_LORA_TIER_COLD;
+}
+
+static enum gpool_lora_activity activity_of(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	bool active = entry->acquired || entry_is_used(lora, entry);
+
+	if (entry->load_state == LOAD_QUEUED || entry->load_state == LOAD_QUEUED_UNASKED)
+		return GPOOL_LORA_QUEUED;
+	if (entry->state == GPOOL_LORA_LOADING)
+		return GPOOL_LORA_IN_LOAD;
+	if (is_hot(entry))
+		return active ? GPOOL_LORA_ACTIVE : GPOOL_LORA_IDLE;
+	return active ? GPOOL_LORA_EVICTING : GPOOL_LORA_ABSENT;
+}
+
+/* Return the time of the last use, on the wall clock. */
+static uint64_t used_ms(const struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 -
+		(uint32_t)(pool_clock(lora->pool) - entry->used_ms);
+}
+
 int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
 {
 	struct gpool_lora_info filled = {.size = info->size};
-	const struct lora_entry *entry;
+	struct lora_entry *entry;
 
 	if (!lora->pool->alive)
 		return -ECHILD;
@@ -324,6 +520,11 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.rebalanced = entry->counts.rebalanced;
 		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
 		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
+		filled.tier = tier_of(lora, entry);
+		filled.activity = activity_of(lora, entry);
+		filled.used_ms = entry->acquires ? used_ms(lora, entry) : 0;
+		filled.served = entry->served;
+		filled.targets = entry->adapter->target_count;
 		memcpy(filled.name, entry->adapter->name, sizeof(filled.name));
 	}
 	pthread_mutex_unlock(&lora->lock);
@@ -331,6 +532,31 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		return fail_adapter(id);
 	struct_give(info, filled.size, &filled, sizeof(filled));
 	return 0;
+}
+
+int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index, char *name)
+{
+	const struct lora_entry *entry;
+	const char *target;
+	int error = 0;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry) {
+		error = fail_adapter(id);
+	} else if (index >= entry->adapter->target_count) {
+		error = fail(-ENOENT, "adapter '%s' has %u targets, and no target %u", entry->adapter->name,
+			entry->adapter->target_count, index);
+	} else {
+		target = entry->adapter->targets;
+		while (index--)
+			target += strlen(target) + 1;
+		snprintf(name, GPOOL_LORA_TARGET_BYTES, "%s", target);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
 }
 
 /* ---- statistics of all adapters ---- */
@@ -353,17 +579,32 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 	}
 }
 
-/* Return the size of all copies in the warm pool, of this process and others. */
-static uint64_t warm_bytes(const struct gpool_lora *lora)
+/* Return the size of all adapters of a tier in a pool, of this process and others. */
+static uint64_t objects_bytes(struct gpool *pool, const char *prefix)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 	uint64_t bytes = 0;
 
-	while (lora->warm && !gpool_object_next(lora->warm, &cursor, &info))
-		if (!strncmp(info.name, LORA_WARM_PREFIX, strlen(LORA_WARM_PREFIX)))
-			bytes += info.pages * lora->warm->page_bytes;
+	while (pool && !gpool_object_next(pool, &cursor, &info))
+		if (!strncmp(info.name, prefix, strlen(prefix)))
+			bytes += info.pages * pool->page_bytes;
 	return bytes;
+}
+
+static uint64_t pool_bytes(const struct gpool *pool)
+{
+	return pool ? pool->page_count * pool->page_bytes : 0;
+}
+
+static uint64_t evictions_of(const struct gpool *pool, enum pool_counter counter)
+{
+	return pool ? atomic_load_explicit(&pool->header->counters[counter], memory_order_relaxed) : 0;
+}
+
+static float share_of(uint64_t bytes, uint64_t limit)
+{
+	return limit ? (float)((double)bytes / (double)limit) : 0;
 }
 
 /* Return: true for the name of a complete cold file. A file is renamed to this suffix when it is complete. */
@@ -392,6 +633,29 @@ static uint64_t cold_bytes(const struct gpool_lora *lora)
 	return bytes;
 }
 
+/* Return the free space for cold files, for this process. */
+static uint64_t cold_free_bytes(const struct gpool_lora *lora)
+{
+	struct statvfs status;
+
+	return lora->cold_fd < 0 || fstatvfs(lora->cold_fd, &status) ? 0 : status.f_bavail * status.f_frsize;
+}
+
+static void tiers_fill(const struct gpool_lora *lora, struct gpool_lora_stats *stats)
+{
+	stats->hot_all_bytes = objects_bytes(lora->pool, LORA_PREFIX);
+	stats->warm_bytes = objects_bytes(lora->warm, LORA_WARM_PREFIX);
+	stats->cold_bytes = cold_bytes(lora);
+	stats->hot_evictions = evictions_of(lora->pool, POOL_COUNT_ADAPTER_EVICTIONS);
+	stats->warm_evictions = evictions_of(lora->warm, POOL_COUNT_COPY_EVICTIONS);
+	stats->hot_limit_bytes = pool_bytes(lora->pool);
+	stats->warm_limit_bytes = pool_bytes(lora->warm);
+	stats->cold_limit_bytes = stats->cold_bytes + cold_free_bytes(lora);
+	stats->hot_utilization = share_of(stats->hot_all_bytes, stats->hot_limit_bytes);
+	stats->warm_utilization = share_of(stats->warm_bytes, stats->warm_limit_bytes);
+	stats->cold_utilization = share_of(stats->cold_bytes, stats->cold_limit_bytes);
+}
+
 int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 {
 	struct gpool_lora_stats filled = {.size = stats->size};
@@ -414,8 +678,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	filled.shared = counts.shared;
 	filled.lost = counts.lost;
 	filled.rebalanced = counts.rebalanced;
-	filled.warm_bytes = warm_bytes(lora);
-	filled.cold_bytes = cold_bytes(lora);
+	tiers_fill(lora, &filled);
 	struct_give(stats, filled.size, &filled, sizeof(filled));
 	return 0;
 }

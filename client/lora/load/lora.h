@@ -85,6 +85,8 @@ struct lora_entry {
 	struct lora_counts counts;
 
 	uint64_t acquires, acquires_learned; /* number of all acquires, and of those that `worth` includes */
+	uint64_t served;                     /* acquires by the program, and finished requests of schedulers */
+	uint32_t used_ms;                    /* pool_clock() at the last acquire */
 	/*
 	 * number of acquires up to the last rebalancing load or unload; only later ones justify another rebalancing
 	 * load
@@ -180,6 +182,7 @@ struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
 /*
  * Calls for schedulers, whose requests wait without a thread.
  *   lora_requests_add()  Change the number of requests for an adapter by `more`: 0, -ENOENT
+ *   lora_served()        Count a finished request
  *   lora_hit()           Count the use of an adapter that lora_try() has acquired as a hit
  *   lora_try()           Acquire an adapter if it is resident: 0, -EAGAIN (it is being loaded), -ESTALE (not resident),
  *                        or as gpool_lora_acquire()
@@ -190,6 +193,7 @@ struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
  *   lora_claim_end()     Drop a claim
  */
 int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more);
+void lora_served(struct gpool_lora *lora, uint32_t id);
 void lora_hit(struct gpool_lora *lora, uint32_t id);
 int lora_try(struct gpool_lora *lora, uint32_t id);
 int lora_claim(struct gpool_lora *lora, uint32_t id);

@@ -100,7 +100,7 @@ void turn_take(struct lora_loader *loader, struct lora_load *load)
 	part_end(load, &part, error, &reason);
 }
 
-bool turns_help(struct lora_load *load, uint32_t pages)
+bool turns_help(struct lora_load *load, uint32_t pages, bool finish)
 {
 	struct gpool_lora *lora = load->lora;
 	struct lora_loader helper = {.lora = lora};
@@ -109,6 +109,8 @@ bool turns_help(struct lora_load *load, uint32_t pages)
 		lora->making >= lora->cores || !lora_can_help(lora))
 		return false;
 	turn_take(&helper, load);
+	if (finish && load->entry->load_state == LOAD_MADE)
+		load_finish(&helper, load);
 	loader_wake(lora);
 	return true;
 }

@@ -388,6 +388,8 @@ static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool
 		return error;
 	}
 	client->requests--;
+	if (running)
+		lora_served(scheduler->lora, id);
 	lora_requests_add(scheduler->lora, id, -1);
 	return 0;
 }

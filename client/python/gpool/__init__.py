@@ -41,7 +41,19 @@ from ._kv import (
 )
 from ._kv_group import KvGroup, KvSpan
 from ._library import library
-from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStats, Element, Matrix, Weights
+from ._lora import (
+    Acquired,
+    Activity,
+    Adapter,
+    AdapterInfo,
+    Adapters,
+    AdapterState,
+    AdapterStats,
+    Element,
+    Matrix,
+    Tier,
+    Weights,
+)
 from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
 from ._options import Usage
 from ._pool import Device, Pool, Pressure, Stats
@@ -54,6 +66,7 @@ from ._view import View
 
 __all__ = [
     "Acquired",
+    "Activity",
     "Adapter",
     "AdapterInfo",
     "AdapterState",
@@ -112,6 +125,7 @@ __all__ = [
     "Stale",
     "Stats",
     "Stream",
+    "Tier",
     "TimedOut",
     "View",
     "version",

@@ -42,7 +42,7 @@ class _Tensor(c.Structure):
     ]
 
 
-class _Managed(c.Structure):
+class Managed(c.Structure):
     """DLManagedTensor, before version 1"""
 
     _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p)]
@@ -79,7 +79,7 @@ class Loan:
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
-        kind: Any = _Versioned if versioned else _Managed
+        kind: Any = _Versioned if versioned else Managed
         dims = len(view.shape)
         place = _malloc(c.sizeof(_abi.gpool_loan) + c.sizeof(kind) + 2 * dims * 8)
         if not place:
@@ -96,7 +96,7 @@ class Loan:
             managed.major, managed.minor = VERSION
             managed.flags = READ_ONLY if view.readonly else 0
         numbers: Any = (c.c_int64 * (2 * dims)).from_address(address + c.sizeof(kind))
-        numbers[:] = [*view.shape, *_strides(view.shape)]
+        numbers[:] = [*view.shape, *contiguous(view.shape)]
         tensor = managed.tensor
         tensor.data = view.address if view.nbytes else None
         tensor.device_type, tensor.device_id = device
@@ -124,7 +124,7 @@ def _references(loan: Loan) -> int:
     return sys.getrefcount(loan.capsule)
 
 
-def _strides(shape: Tuple[int, ...]) -> List[int]:
+def contiguous(shape: Tuple[int, ...]) -> List[int]:
     """Return the strides of a C-contiguous array, in elements."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 
 class DType(NamedTuple):
@@ -52,3 +52,20 @@ def dtype_of(dtype: Any) -> DType:
         return _ALL[name[len("torch.") :] if name.startswith("torch.") else name]
     except KeyError:
         raise TypeError(f"unknown dtype '{name}'; supported: {', '.join(_ALL)}") from None
+
+
+def dtype_of_typestr(typestr: str) -> DType:
+    """Return the type for a type string of numpy. Raises TypeError: unknown."""
+    return _one([dtype for dtype in _ALL.values() if dtype.typestr == typestr], f"'{typestr}' of numpy")
+
+
+def dtype_of_code(code: int, bits: int) -> DType:
+    """Return the type for a DLDataTypeCode and a size in bits. Raises TypeError: unknown."""
+    found = [dtype for dtype in _ALL.values() if (dtype.code, dtype.bits) == (code, bits)]
+    return _one(found, f"{code} of DLPack with {bits} bits")
+
+
+def _one(found: List[DType], what: str) -> DType:
+    if not found:
+        raise TypeError(f"unknown dtype {what}; supported: {', '.join(_ALL)}")
+    return found[0]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+import json
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
+from ._arrays import HostArray, host_array
 from ._errors import check, error
 from ._handle import Closing, Handle
 from ._library import library
@@ -17,6 +19,15 @@ from ._wait import waiting
 if TYPE_CHECKING:
     from ._pool import Pool
     from ._stream import Fence
+
+
+Config = Union[str, Mapping[str, Any]]
+
+_ELEMENTS = {
+    "float32": _abi.GPOOL_LORA_F32,
+    "float16": _abi.GPOOL_LORA_F16,
+    "bfloat16": _abi.GPOOL_LORA_BF16,
+}
 
 
 class Element(enum.IntEnum):
@@ -35,6 +46,33 @@ class AdapterState(enum.IntEnum):
     LOADING = _abi.GPOOL_LORA_LOADING
     RESIDENT = _abi.GPOOL_LORA_RESIDENT
     """in the pool when its state was last read"""
+
+
+class Tier(enum.IntEnum):
+    """The fastest tier that contains an adapter."""
+
+    COLD = _abi.GPOOL_LORA_TIER_COLD
+    """only files, or the content that was registered"""
+    WARM = _abi.GPOOL_LORA_TIER_WARM
+    """a copy in host memory"""
+    HOT = _abi.GPOOL_LORA_TIER_HOT
+    """the pool, complete"""
+
+
+class Activity(enum.IntEnum):
+    """What happens to an adapter."""
+
+    ABSENT = _abi.GPOOL_LORA_ABSENT
+    """not in the pool"""
+    QUEUED = _abi.GPOOL_LORA_QUEUED
+    """waits for a loader thread"""
+    IN_LOAD = _abi.GPOOL_LORA_IN_LOAD
+    IDLE = _abi.GPOOL_LORA_IDLE
+    """in the pool, not in use by this process"""
+    ACTIVE = _abi.GPOOL_LORA_ACTIVE
+    """acquired, or released with a fence that is not signaled"""
+    EVICTING = _abi.GPOOL_LORA_EVICTING
+    """active, but evicted or unloaded by another engine: it leaves with the last release"""
 
 
 class AdapterInfo(NamedTuple):
@@ -63,6 +101,14 @@ class AdapterInfo(NamedTuple):
     """loads from a packed copy in cache_dir; other loads are from the PEFT files"""
     rebalanced: int
     """loads in advance of a request"""
+    tier: Tier
+    activity: Activity
+    used_ms: int
+    """time of the last acquisition in this process, in milliseconds since 1970; 0: never"""
+    served: int
+    """acquisitions by this program, and finished requests of schedulers"""
+    targets: Tuple[str, ...]
+    """names of the target modules, with a star for the layer"""
 
 
 class AdapterStats(NamedTuple):
@@ -93,6 +139,22 @@ class AdapterStats(NamedTuple):
     """damaged copies, which were not used"""
     rebalanced: int
     """loads in advance of a request"""
+    hot_evictions: int
+    """adapters of all engines that the agent has evicted from the pool"""
+    warm_evictions: int
+    """copies that the agent has evicted from the warm pool"""
+    hot_all_bytes: int
+    """pages of the adapters of all engines in the pool"""
+    hot_limit_bytes: int
+    """size of the pool"""
+    warm_limit_bytes: int
+    """size of the warm pool; 0: none"""
+    cold_limit_bytes: int
+    """space for copies in the file system of cache_dir; 0: none"""
+    hot_utilization: float
+    """hot_all_bytes / hot_limit_bytes, from 0 to 1"""
+    warm_utilization: float
+    cold_utilization: float
 
 
 class Matrix(NamedTuple):
@@ -230,9 +292,10 @@ class Adapter:
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Remove the adapter from the pool for all engines.
+        """Remove the adapter from the pool for all engines. If another engine has acquired it, its last release removes
+        it.
 
-        Raises Busy: it is acquired in this process, or by another engine, whose last release then removes it.
+        Raises Busy: it is acquired in this process, or being loaded.
         Cost: one request to the agent.
         """
         self._call("unload")
@@ -244,6 +307,17 @@ class Adapter:
         """
         self._call("unregister")
 
+    def restrict(self, tenants: Sequence[str]) -> None:
+        """Restrict the adapter to tenants, before its first load. The agent lets no other tenant open or publish it.
+
+        tenants: names of tenants, with the tenant of this session.
+        Raises Busy: it has been loaded; Error with EINVAL (no valid names, or the set is private), EPERM (the tenant of
+        this session is not among them).
+        """
+        names = (ctypes.c_char_p * len(tenants))(*map(c_text, tenants))
+        with self.adapters.handle as pointer:
+            check(library().gpool_lora_restrict(pointer, self.id, names, len(tenants)), f"restrict '{self.name}'")
+
     def last_error(self) -> str:
         """Return why the last load failed, or an empty text if it did not fail. Raises Error with EINVAL."""
         text = ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
@@ -252,17 +326,25 @@ class Adapter:
         return text.value.decode(errors="replace")
 
     def info(self) -> AdapterInfo:
-        """Return the state of the adapter. Raises Error with EINVAL. Cost: one lock."""
+        """Return the state of the adapter. Raises Error with EINVAL. Cost: one lock for each target."""
         filled = _abi.gpool_lora_info(size=ctypes.sizeof(_abi.gpool_lora_info))
         with self.adapters.handle as pointer:
             check(
                 library().gpool_lora_info(pointer, self.id, ctypes.byref(filled)),
                 f"read the state of adapter '{self.name}'",
             )
+            targets = tuple(self._target(pointer, index) for index in range(filled.targets))
         values = {name: getattr(filled, name) for name in AdapterInfo._fields}
         values["name"] = values["name"].decode(errors="replace")
         values["state"], values["element"] = AdapterState(filled.state), Element(filled.element)
+        values["tier"], values["activity"] = Tier(filled.tier), Activity(filled.activity)
+        values["targets"] = targets
         return AdapterInfo(**values)
+
+    def _target(self, pointer: Any, index: int) -> str:
+        text = ctypes.create_string_buffer(_abi.GPOOL_LORA_TARGET_BYTES)
+        check(library().gpool_lora_target_name(pointer, self.id, index, text), f"read adapter '{self.name}'")
+        return text.value.decode(errors="replace")
 
     def _call(self, verb: str) -> None:
         with self.adapters.handle as pointer:
@@ -329,6 +411,52 @@ class Adapters(Closing):
                 raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
         return Adapter(self, name, number.value)
 
+    def register_buffer(self, name: str, weights: Any, config: Config) -> Adapter:
+        """Register an adapter whose files are in memory.
+
+        weights: content of adapter_model.safetensors, bytes or another object with a contiguous buffer; it is copied.
+        config: content of adapter_config.json, as text or as a mapping.
+        Raises as register(); Error with EMFILE: an adapter of this kind needs two file descriptors; TypeError: weights
+        has no buffer.
+        Cost: copies the weights and reads them once.
+        """
+        view = memoryview(weights).cast("B")
+        if view.readonly and not isinstance(weights, bytes):
+            weights = bytes(view)
+        buffer: Any = weights if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(view)
+        address = ctypes.cast(buffer, ctypes.c_void_p)
+        return self._register("buffer", name, config, address, view.nbytes)
+
+    def register_arrays(self, name: str, arrays: Mapping[str, Any], config: Config) -> Adapter:
+        """Register an adapter whose matrices are arrays in host memory.
+
+        arrays: matrices by the names that they have in PEFT's files, such as
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; float32, float16 or bfloat16, of any library
+        with DLPack or numpy's array interface, with any strides. They are copied.
+        config: as in register_buffer().
+        Raises as register_buffer(); TypeError: an object is no array, or has another element type; ValueError: an array
+        has not two dimensions, or is in the memory of a GPU.
+        Cost: as register_buffer(); an array that is not contiguous is copied element by element.
+        """
+        described = (_abi.gpool_lora_array * len(arrays))()
+        owners = [host_array(array, f"array '{key}'") for key, array in arrays.items()]
+        for filled, key, owner in zip(described, arrays, owners):
+            _describe(filled, key, owner)
+        adapter = self._register("arrays", name, config, described, len(arrays))
+        del owners  # the arrays are copied
+        return adapter
+
+    def _register(self, what: str, name: str, config: Config, data: Any, count: int) -> Adapter:
+        number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
+        text = config if isinstance(config, str) else json.dumps(dict(config))
+        with self.handle as pointer:
+            result = getattr(library(), f"gpool_lora_register_{what}")(
+                pointer, c_text(name), c_text(text), data, count, ctypes.byref(number), why
+            )
+            if result < 0:
+                raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
+        return Adapter(self, name, number.value)
+
     def find(self, name: str) -> Adapter:
         """Return the registered adapter with a name. Raises NotFound. Cost: a lookup."""
         number = ctypes.c_uint32()
@@ -346,6 +474,18 @@ class Adapters(Closing):
         with self.handle as pointer:
             check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "read the statistics of the adapters")
         return AdapterStats(*(getattr(filled, name) for name in AdapterStats._fields))
+
+
+def _describe(filled: Any, key: str, array: HostArray) -> None:
+    """Fill in a struct gpool_lora_array."""
+    if len(array.shape) != 2:
+        raise ValueError(f"array '{key}' has {len(array.shape)} dimensions; it must have 2")
+    if array.dtype.name not in _ELEMENTS:
+        raise TypeError(f"array '{key}' is of {array.dtype.name}; only {', '.join(_ELEMENTS)} are supported")
+    filled.name, filled.data = c_text(key), array.address
+    filled.rows, filled.columns = array.shape
+    filled.row_stride, filled.column_stride = array.strides
+    filled.element = _ELEMENTS[array.dtype.name]
 
 
 def _matrix(filled: Any) -> Matrix:
