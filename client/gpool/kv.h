@@ -461,6 +461,59 @@ GPOOL_ASSERT_SIZE(gpool_kv_offload_info, 56);
  */
 GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *info);
 
+/* ---- growing under pressure ---- */
+
+enum {
+	/* keep the content of preempted sequences, as gpool_kv_offload(); if it has no room, discard it */
+	GPOOL_KV_GROW_OFFLOAD = 1u << 0,
+};
+
+/* Which sequences gpool_kv_grow() may preempt. */
+struct gpool_kv_growth {
+	uint32_t size;          /* sizeof(struct gpool_kv_growth); GPOOL_KV_GROWTH_INIT sets it */
+	uint32_t flags;         /* GPOOL_KV_GROW_OFFLOAD; an unknown bit is -EINVAL */
+	uint32_t offload_flags; /* OFFLOAD: flags of gpool_kv_offload() */
+	uint32_t most;          /* maximum number of sequences to preempt; 0: no limit */
+	/*
+	 * The policy: set *victim to the number of a running sequence of this cache that is to be preempted next.
+	 * 0: the one that gpool_kv_preempt() would select. `sequence` itself: none. A negative code ends the call, which
+	 * returns it. The cache is not locked meanwhile; gpool_kv_oom_info() returns the numbers of missing blocks.
+	 * NULL: always 0
+	 */
+	int (*choose)(void *context, uint64_t sequence, uint64_t *victim);
+	void *context;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_growth, 32);
+#define GPOOL_KV_GROWTH_INIT \
+	{ \
+		sizeof(struct gpool_kv_growth), 0, 0, 0, 0, 0 \
+	}
+
+/*
+ * gpool_kv_grow() - append tokens to a sequence as gpool_kv_append(), and preempt other sequences while blocks or pages
+ * for them are missing.
+ *
+ * @growth:  NULL: as GPOOL_KV_GROWTH_INIT
+ * @victims: [most] receives the numbers of the preempted sequences in order, then zeros, also after an error. NULL: not
+ *           needed; required to be NULL if `most` is 0
+ *
+ * Without a policy, the sequence of the lowest priority is preempted first, and among these the last to arrive. If the
+ * sequence itself is the next, the call ends with the error of gpool_kv_append(), so that no sequence is preempted for
+ * one that comes after it. The program then usually preempts the sequence itself. Preempted sequences stay preempted
+ * after an error. Other threads may take the memory of a preempted sequence before the call gets it.
+ *
+ * Return: the number of preempted sequences, or an error that leaves the sequence unchanged:
+ *   -ENOSPC, -EDQUOT  still not enough: the policy or the order ended the preemptions, or `most` sequences are preempted
+ *   -EFBIG   also: more blocks than the cache or the pool has; no sequence is preempted
+ *   -EINVAL  also: an unknown flag; victims without `most`; the policy's sequence is not running
+ *   others   as gpool_kv_append() and gpool_kv_offload(), or the code of the policy
+ *
+ * Threads: any. Cost: as gpool_kv_append(); for each preempted sequence as gpool_kv_preempt() or gpool_kv_offload(), but
+ * one fence for all.
+ */
+GPOOL_API int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, const struct gpool_kv_growth *growth,
+	uint64_t *slot, uint64_t *victims);
+
 /* ---- tables and blocks ---- */
 
 /*

@@ -189,6 +189,12 @@ void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks)
  */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 
+/*
+ * sequence_append() - gpool_kv_append(). After an error, memory that it got stays in empty chunks until memory_park()
+ * is called.
+ */
+int sequence_append(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot);
+
 /* ---- memory.c; the callers hold the lock ---- */
 
 /* memory_shape() - compute the sizes of a block and a chunk from a shape. Return: 0, -EINVAL. */
@@ -198,8 +204,15 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
  * memory_get() - provide `blocks` free blocks in held chunks; evicts cached blocks if necessary.
  * Return: 0, or as gpool_range_commit(). On an error, cached content may be lost: chunks that the agent has taken and,
  * if these made it impossible to evict enough, blocks evicted before.
+ *
+ * memory_try() - the same, but after an error, memory that it got stays in empty chunks until memory_park() is called.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
+int memory_try(struct gpool_kv *kv, uint32_t blocks);
+static inline bool is_shortage(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT;
+}
 /* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
 bool memory_get_chunk(struct gpool_kv *kv);
 /*

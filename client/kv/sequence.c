@@ -332,15 +332,13 @@ static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uin
 	bool copy = last_is_shared(kv, sequence, before);
 	int error;
 
-	error = memory_get(kv, more + copy);
+	error = memory_try(kv, more + copy);
 	if (error)
 		return kv_refuse(kv, more + copy, error);
 	if (copy)
 		error = last_copy(kv, sequence, before >> kv->token_shift);
-	if (error) {
-		memory_park(kv);
+	if (error)
 		return error;
-	}
 	kv_grow(kv, sequence, more);
 	memory_settle(kv);
 	return 0;
@@ -353,18 +351,16 @@ static uint64_t slot_of(const struct gpool_kv *kv, const struct kv_sequence *seq
 	return block << kv->token_shift | (token & (kv->shape.block_tokens - 1));
 }
 
-static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
+int sequence_append(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
 {
 	struct kv_sequence *sequence;
 	uint32_t before;
-	int error;
+	int error = kv_find(kv, number, &sequence);
 
-	pthread_mutex_lock(&kv->lock);
-	error = kv_find(kv, number, &sequence);
 	if (!error && sequence->state != GPOOL_KV_RUNNING)
 		error = fail_preempted(kv, sequence);
 	if (error)
-		goto unlock;
+		return error;
 	before = cursor_stop(sequence);
 	if (tokens > (kv->columns << kv->token_shift) - before)
 		error = kv_refuse(kv, kv_blocks_for(kv, tokens), -EFBIG);
@@ -373,7 +369,17 @@ static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t token
 	if (!error && slot)
 		*slot = slot_of(kv, sequence, before);
 	cursor_go(kv, sequence, error ? before : before + tokens);
-unlock:
+	return error;
+}
+
+static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
+{
+	int error;
+
+	pthread_mutex_lock(&kv->lock);
+	error = sequence_append(kv, number, tokens, slot);
+	if (error)
+		memory_park(kv);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

@@ -46,6 +46,7 @@ static void test_kv(void **state)
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
 	CALLS(gpool_kv_fork(kv, sequence, &child), "steady", "");
 	CALLS(gpool_kv_append(kv, child, 1, &slot), "the last block is shared", "cuMemcpyAsync, 1 frame");
+	CALLS(gpool_kv_grow(kv, child, 1, NULL, &slot, NULL), "steady", "");
 	NEVER(gpool_kv_table(kv, sequence, &blocks, &count));
 	CALLS(gpool_kv_sync(kv), "the tables of two sequences have changed",
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, cuMemcpyAsync 2, cuStreamIsCapturing 2, "
@@ -77,6 +78,26 @@ static void test_kv(void **state)
 	UNMEASURED(gpool_kv_can_allocate, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_can_batch, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_grow, "otherwise", "as gpool_kv_append()");
+	UNMEASURED(gpool_kv_grow, "for each preempted sequence, with GPOOL_KV_GROW_OFFLOAD", "as gpool_kv_offload()");
+}
+
+/* Fill the cache, so that a sequence can grow only if another one is preempted. */
+static void test_kv_grow(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(32);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(16 * BLOCK_TOKENS, 0, 1);
+	allocated(16 * BLOCK_TOKENS, 0, 0);
+	settle();
+	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL), "one sequence is preempted, and a page is no longer used",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
 /* The sequence of the launch is empty, so no memory is read. */
@@ -478,6 +499,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_kv, kv_stop),
 		cmocka_unit_test_teardown(test_kv_attention, kv_stop),
+		cmocka_unit_test_teardown(test_kv_grow, kv_stop),
 		cmocka_unit_test_teardown(test_kv_compact, kv_stop),
 		cmocka_unit_test_teardown(test_kv_offload, kv_stop),
 		cmocka_unit_test_teardown(test_kv_prefix, kv_stop),

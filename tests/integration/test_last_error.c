@@ -433,6 +433,7 @@ static void test_sequences(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_batch limits = {.size = 1};
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
 	struct gpool_kv_layout layout = {.size = 1};
 	struct gpool_kv_sequence_info info = {.size = 1};
 	struct gpool_kv_stats statistics = {.size = 1};
@@ -468,6 +469,11 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
+	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, &number), -EINVAL,
+		"victims is set, but most, its number of elements, is 0");
+	growth.flags = 2;
+	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, NULL), -EINVAL,
+		"flags are 0x2; the only known flag is GPOOL_KV_GROW_OFFLOAD");
 	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_oom_info(kv, &need), -EINVAL, "size is 1 bytes");

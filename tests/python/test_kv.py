@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import unittest
-from typing import Any
+from typing import Any, List
 
 import numpy
 
@@ -134,6 +134,46 @@ class Caches(CacheTest):
             self.assertEqual(cache.stats().watermark_blocks, 2)  # 1 %
 
     # ---- preemption and offloading ----
+
+    def test_growing_preempts(self) -> None:
+        with self.cache(max_blocks=16) as cache:
+            size = cache.layout.max_blocks  # whole chunks
+            low, middle, high = (cache.allocate((size // 4) * 16, priority=priority) for priority in range(3))
+            rest = cache.allocate((size - 3 * (size // 4)) * 16, priority=9)
+            slot, preempted = cache.grow(high)
+            self.assertEqual((slot, preempted), (cache.table(high)[-1] * 16, [low]))
+            self.assertEqual(cache.grow(high), (slot + 1, []))
+            free = cache.stats().free_blocks
+            asked: List[int] = []
+
+            def policy(sequence: int) -> int:
+                asked.append(sequence)
+                self.assertGreater(cache.oom_info().needed_blocks, free)
+                return rest
+
+            _, preempted = cache.grow(middle, (free + 1) * 16, policy=policy)
+            self.assertEqual((asked, preempted), ([middle], [rest]))
+            self.assertEqual(cache.sequence_info(rest).state, gpool.KvState.PREEMPTED)
+            # the sequence itself, an exception, and one that is not running
+            with self.assertRaises(gpool.NoRoom) as refused:
+                cache.grow(high, size * 8, policy=lambda sequence: sequence)
+            self.assertEqual(refused.exception.preempted, [])  # type: ignore[attr-defined]
+            with self.assertRaises(ZeroDivisionError):
+                cache.grow(high, size * 8, policy=lambda sequence: 1 // 0)
+            with self.assertRaises(TypeError):
+                cache.grow(high, size * 8, policy=lambda sequence: "x")  # type: ignore[arg-type, return-value]
+            with self.assertRaises(gpool.Error) as wrong:
+                cache.grow(high, size * 8, policy=lambda sequence: rest)
+            self.assertEqual(wrong.exception.errno, errno.EINVAL)
+            # middle is the next in the order itself
+            self.assertRaises(gpool.NoRoom, cache.grow, middle, size * 8)
+            with self.assertRaises(gpool.Error) as wrong:
+                cache.grow(high, size * 16)
+            self.assertEqual(wrong.exception.errno, errno.EFBIG)
+            self.assertEqual(cache.stats().preempted, 2)
+            cache.host_reserve(size * BLOCK_BYTES)
+            self.assertEqual(cache.grow(high, size * 8, policy=lambda sequence: None, offload=True)[1], [middle])
+            self.assertEqual(cache.offload_info().sequences, 1)
 
     def test_preempted_sequences(self) -> None:
         with self.cache() as cache:
