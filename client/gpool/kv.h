@@ -52,13 +52,18 @@ enum {
 	/* with PREFIXES: evict by statistics of past requests, which take at most 256 bytes for each block */
 	GPOOL_KV_ADAPTIVE = 1u << 2,
 	GPOOL_KV_BF16 = 1u << 3, /* elements of 2 bytes are bfloat16, not IEEE half; for GPOOL_KV_OFFLOAD_INT8 */
+	/*
+	 * fill blocks with zeros, on the cache's stream, when a sequence gets them; otherwise their content is
+	 * undefined. A fill for each run of adjacent blocks. The size of a block must be a multiple of 4
+	 */
+	GPOOL_KV_ZERO = 1u << 4,
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
 
 struct gpool_kv_options {
 	uint32_t size;  /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
-	uint32_t flags; /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16; an unknown bit is -EINVAL */
+	uint32_t flags; /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16, _ZERO; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
 	uint32_t stream;              /* stream that orders all work; open, not host-signaled */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool can hold */
@@ -244,6 +249,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *   -EBUSY      with the back end `host`: queued GPU work uses addresses that the cache has decommitted and whose
  *               memory was taken
  *   -ENOMEM     the driver could not map pages
+ *   -EIO, -ENODEV, -EINVAL  GPOOL_KV_ZERO: the fill could not be queued (gpool_fill())
  *   -EPIPE, -EINTR, -E2BIG, -ECHILD
  *
  * Cost: one lock, and a few stores for each block whose chunk has memory [kv_alloc_128k: 8,192 blocks]; for other
@@ -265,7 +271,7 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  *   -EAGAIN  the sequence is preempted: gpool_kv_resume()
  *   -EFBIG   more than max_sequence_tokens
  *   -ENOSPC, -EDQUOT, -EHOSTDOWN, -EBUSY, -ENOMEM, -EPIPE, -EINTR  as gpool_kv_allocate(), without the watermark
- *   -EIO, -ENODEV  the copy could not be queued (gpool_copy())
+ *   -EIO, -ENODEV  the copy could not be queued (gpool_copy()), or the fill of new blocks (GPOOL_KV_ZERO)
  *   -ECHILD  after fork()
  *
  * Cost: a compare-and-swap if the sequence's blocks have room [kv_append_bulk]; otherwise one lock, and for each block
@@ -323,7 +329,7 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 /*
  * gpool_kv_resume() - allocate the number of blocks that a preempted sequence had. None of them is shared.
  *
- * Their content is undefined, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark remain
+ * Their content is undefined or, with GPOOL_KV_ZERO, zero, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark remain
  * free, unless no other sequence is running.
  *
  * Return: as gpool_kv_allocate(), without -EFBIG and -EUSERS; -EALREADY (it is running), -EINVAL, -ESTALE; after

@@ -76,6 +76,7 @@ struct gpool_kv {
 	uint32_t columns; /* number of entries in each table */
 	uint32_t watermark;
 	bool bf16; /* elements of two bytes are bfloat16, not float16 */
+	bool zero; /* fill blocks with zeros when a sequence gets them */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t cached_most;                    /* maximum number of cached blocks */
@@ -181,8 +182,13 @@ void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence);
 uint32_t cursor_stop(struct kv_sequence *sequence);
 void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens);
 
-/* kv_grow() - append `blocks` blocks, which memory_get() has provided. */
+/*
+ * kv_grow() - append `blocks` blocks, which memory_get() has provided.
+ * kv_zero() - with GPOOL_KV_ZERO: queue fills of the sequence's blocks from index `first` on. Return: 0, or as
+ * gpool_fill().
+ */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
+int kv_zero(struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t first);
 /*
  * kv_shrink() - release all blocks of a sequence. Return how many of them became free or cached. The memory of free
  * blocks stays committed until memory_park() is called.

@@ -107,7 +107,10 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 	sequence->blocks = 0;
 	kv_grow(kv, sequence, blocks);
 	memory_settle(kv);
-	error = offload_load(kv, sequence);
+	/* Saved content fills the blocks that have tokens. */
+	error = kv_zero(kv, sequence, sequence->saved ? kv_blocks_for(kv, tokens) : 0);
+	if (!error)
+		error = offload_load(kv, sequence);
 	if (error) {
 		kv_shrink(kv, sequence);
 		cursor_go(kv, sequence, tokens);

@@ -78,6 +78,7 @@ static void test_kv(void **state)
 	UNMEASURED(gpool_kv_can_allocate, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_can_batch, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_allocate, "GPOOL_KV_ZERO, for each run of blocks", "as gpool_fill()");
 	UNMEASURED(gpool_kv_grow, "otherwise", "as gpool_kv_append()");
 	UNMEASURED(gpool_kv_grow, "for each preempted sequence, with GPOOL_KV_GROW_OFFLOAD", "as gpool_kv_offload()");
 }
