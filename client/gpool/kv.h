@@ -747,8 +747,10 @@ struct gpool_kv_prefix_found {
 	uint32_t blocks;        /* consecutive blocks, starting with the first */
 	uint32_t tokens;        /* tokens in these blocks */
 	uint32_t cached_blocks; /* cached blocks among these, which a new sequence takes from the free blocks */
+	int32_t last_block;     /* number of the last of them; -1: none */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 16);
+GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 24);
 
 /*
  * gpool_kv_prefix_find() - find the longest published prefix of token IDs, in full blocks. No block is reserved. Blocks
@@ -844,6 +846,40 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
  * the number of freed blocks.
  */
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
+
+/*
+ * A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and all of
+ * which the same sequences use. So a tree shows which texts have a common beginning, and who uses it now.
+ */
+struct gpool_kv_prefix_node {
+	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
+	uint64_t key[2];
+	uint32_t parent;   /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
+	uint32_t children; /* number of nodes among those returned that follow it */
+	uint32_t first_token; /* number of tokens before it */
+	uint32_t blocks;
+	int32_t last_block; /* number of its last block */
+	uint32_t sequences; /* running sequences that use its blocks; 0: they are cached */
+	uint32_t pooled;    /* 1: other processes can share its blocks (gpool_kv_prefix_share()) */
+	uint32_t reserved;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_prefix_node, 48);
+
+/*
+ * gpool_kv_prefix_tree() - describe the published blocks of the cache as a radix tree.
+ *
+ * @nodes:   [most] receives the nodes, each after the one that it follows; the rest is unchanged. NULL if `most` is 0
+ * @node_of: [max_blocks + pool_blocks] receives for each block the index of its node, also beyond `most`; UINT32_MAX:
+ *           the block is not published. May be NULL
+ *
+ * A scheduler finds the node of a request with last_block of gpool_kv_prefix_find(), and the nodes of a sequence with
+ * its table (gpool_kv_table()). `poolctl prefixes` shows what the processes of a machine share.
+ *
+ * Return: the number of nodes, which may exceed `most`, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -EINVAL (nodes is NULL and
+ * most is not 0), -ENOMEM, -ECHILD. Threads: any. Cost: one lock; proportional to the number of blocks of the cache.
+ */
+GPOOL_API int gpool_kv_prefix_tree(
+	struct gpool_kv *kv, struct gpool_kv_prefix_node *nodes, uint32_t most, uint32_t *node_of);
 
 /* ---- state and counters ---- */
 

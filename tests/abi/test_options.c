@@ -85,7 +85,10 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_options, compact_bytes_per_s), 96);
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
-	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
+	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 24);
+	assert_int_equal(offsetof(struct gpool_kv_prefix_found, last_block), 16);
+	assert_int_equal(sizeof(struct gpool_kv_prefix_node), 48);
+	assert_int_equal(offsetof(struct gpool_kv_prefix_node, sequences), 36);
 	assert_int_equal(sizeof(struct gpool_kv_stats), 192);
 	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_lost), 184);
 	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_hits), 120);

@@ -227,6 +227,7 @@ static void test_kv_prefix(void **state)
 	prefix = prefix_of(ids, 64);
 	request.tokens = 64;
 	CALLS(gpool_kv_prefix_find(kv, &prefix, &found), "steady", "");
+	CALLS(gpool_kv_prefix_tree(kv, NULL, 0, NULL), "steady", "");
 	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens), "the cache needs two pages",
 		"cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess, 4 frames");
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 16);
@@ -254,6 +255,7 @@ static void test_kv_prefix(void **state)
 	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens),
 		"one page of the prefix is in the pool", "cuMemMap, cuMemSetAccess, 2 frames");
 	UNMEASURED(gpool_kv_prefix_find, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_prefix_tree, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_prefix_publish, "offered pages of the cache were evicted", "as gpool_free()");
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);

@@ -469,6 +469,7 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
+	SAYS(gpool_kv_prefix_tree(kv, NULL, 0, NULL), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
 	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, &number), -EINVAL,
 		"victims is set, but most, its number of elements, is 0");
 	growth.flags = 2;

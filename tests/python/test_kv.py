@@ -277,7 +277,7 @@ class Caches(CacheTest):
             named = gpool.KvPrefix(ids, adapter_id=3, salt=(1, 2))
             self.assertEqual(cache.prefix_find(named).blocks, 0)
             self.assertEqual(cache.prefix_publish(sequence, named), 6)
-            self.assertEqual(cache.prefix_find(named), (6, 96, 0))
+            self.assertEqual(cache.prefix_find(named), (6, 96, 0, cache.table(sequence)[5]))
             self.assertEqual(cache.prefix_find(gpool.KvPrefix(numpy.array(ids), 3, (1, 2))).tokens, 96)
             for other in (named._replace(adapter_id=4), named._replace(salt=(1, 3)), named._replace(ids=[7, *ids[1:]])):
                 self.assertEqual(cache.prefix_find(other).blocks, 0)
@@ -285,7 +285,7 @@ class Caches(CacheTest):
             self.assertEqual((found, cache.table(shared)[:6]), (96, cache.table(sequence)[:6]))
             cache.free(shared)
             cache.free(sequence)
-            self.assertEqual(cache.prefix_find(named), (6, 96, 6))
+            self.assertEqual(cache.prefix_find(named)[:3], (6, 96, 6))
             again, found = cache.prefix_allocate(40, named._replace(ids=ids[:39]))
             self.assertEqual(found, 32)
             self.assertTrue((self.blocks(cache)[cache.table(again)[0]] == 5).all())
@@ -300,6 +300,29 @@ class Caches(CacheTest):
         with self.cache() as plain, self.assertRaises(gpool.Error) as caught:
             plain.prefix_find(named)
         self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+
+    def test_prefixes_are_a_tree(self) -> None:
+        first, second = list(range(96)), list(range(64)) + list(range(1000, 1064))
+        with self.cache(prefixes=True) as cache:
+            self.assertEqual(cache.prefix_tree()[0], [])
+            sequences = []
+            for ids in (first, second):
+                sequences.append(cache.prefix_allocate(len(ids), gpool.KvPrefix(ids))[0])
+                cache.prefix_publish(sequences[-1], gpool.KvPrefix(ids))
+            nodes, node_of = cache.prefix_tree()
+            self.assertEqual(len(nodes), 3)
+            self.assertEqual(nodes[0][1:5] + nodes[0][6:], (None, 2, 0, 4, 2, False))
+            for ids, sequence, blocks in zip((first, second), sequences, (2, 4)):
+                last = cache.prefix_find(gpool.KvPrefix(ids)).last_block
+                self.assertEqual(last, cache.table(sequence)[-1])
+                node = nodes[node_of[last] or 0]
+                self.assertEqual(node[1:], (0, 0, 64, blocks, last, 1, False))
+                self.assertEqual({node_of[block] for block in cache.table(sequence)}, {0, node_of[last]})
+                self.assertEqual(len(node.key), 32)
+            cache.free(sequences[0])
+            self.assertEqual(sorted(node.sequences for node in cache.prefix_tree()[0]), [0, 1, 1])
+        with self.cache() as plain, self.assertRaises(gpool.Error):
+            plain.prefix_tree()
 
     def test_prefixes_of_another_session(self) -> None:
         options: Any = {"prefixes": True, "model": b"m" * 32, "pool_blocks": 256}

@@ -103,6 +103,29 @@ class KvPrefixFound(NamedTuple):
     tokens: int
     cached_blocks: int
     """those of the blocks that no sequence uses; they count as free until they are used"""
+    last_block: int = -1
+    """number of the last of the blocks; -1: none"""
+
+
+class KvPrefixNode(NamedTuple):
+    """A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and
+    all of which the same sequences use.
+    """
+
+    key: str
+    """of its last block: a hash, in hexadecimal, of all tokens up to its end, and of model, shape, adapter and salt"""
+    parent: Optional[int]
+    """index of the node that it follows; None: it is the beginning of its texts"""
+    children: int
+    first_token: int
+    """number of tokens before it"""
+    blocks: int
+    last_block: int
+    """number of its last block"""
+    sequences: int
+    """running sequences that use its blocks; 0: they are cached"""
+    pooled: bool
+    """whether other processes can share its blocks"""
 
 
 class KvQuantError(NamedTuple):
@@ -591,7 +614,7 @@ class KvCache(Closing):
         found = _abi.gpool_kv_prefix_found(size=ctypes.sizeof(_abi.gpool_kv_prefix_found))
         self._call(library().gpool_kv_prefix_find, ctypes.byref(named), ctypes.byref(found), what="find a prefix")
         del kept
-        return KvPrefixFound(found.blocks, found.tokens, found.cached_blocks)
+        return KvPrefixFound(found.blocks, found.tokens, found.cached_blocks, found.last_block)
 
     def prefix_allocate(
         self,
@@ -662,6 +685,37 @@ class KvCache(Closing):
         """
         most = 2**32 - 1 if blocks is None else blocks
         return self._call(library().gpool_kv_prefix_evict, most, what="evict cached blocks")
+
+    def prefix_tree(self) -> Tuple[List[KvPrefixNode], List[Optional[int]]]:
+        """Return the radix tree of the published blocks: its nodes, each after the one that it follows, and for each
+        block of the cache the index of its node, or None.
+
+        The node of a text is that of prefix_find(text).last_block; the nodes of a sequence are those of its table().
+        Raises Error with EOPNOTSUPP: the cache was created without prefixes.
+        Cost: one lock, and proportional to the number of blocks of the cache.
+        """
+        node_of = (ctypes.c_uint32 * (self.layout.max_blocks + self.layout.pool_blocks))()
+        nodes: Any = (_abi.gpool_kv_prefix_node * 0)()
+        while True:
+            most = len(nodes)
+            count = self._call(library().gpool_kv_prefix_tree, nodes, most, node_of, what="describe the prefixes")
+            if count <= most:
+                break
+            nodes = (_abi.gpool_kv_prefix_node * count)()
+        none = 2**32 - 1
+        return [
+            KvPrefixNode(
+                f"{node.key[1]:016x}{node.key[0]:016x}",
+                None if node.parent == none else node.parent,
+                node.children,
+                node.first_token,
+                node.blocks,
+                node.last_block,
+                node.sequences,
+                bool(node.pooled),
+            )
+            for node in nodes[:count]
+        ], [None if node == none else node for node in node_of]
 
     # ---- calls ----
 
