@@ -569,8 +569,9 @@ struct gpool_kv_pair {
  * copied to itself.
  *
  * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
- * -ENOMEM, -EIO, -ENODEV (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock,
- * and a driver call for each run of adjacent blocks.
+ * -ENOMEM, -EIO, -ENODEV (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock; for each
+ * copy a comparison with up to 167 earlier ones; a launch for up to 168 runs of adjacent blocks that do not depend on one
+ * another, or a copy for a single run. In a library without kernels, a copy for each run.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
@@ -586,7 +587,8 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * Return: the number of moved blocks, even if a later chunk could not be moved; or, if no block was moved, -EHOSTDOWN
  * (asleep), -ENOMEM, -EIO, -ENODEV (a copy could not be queued), -EINVAL (the cache's stream is closed),
  * -ECHILD.
- * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a copy for each block.
+ * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a launch for up to 168 runs of
+ * blocks, as gpool_kv_copy_blocks().
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 

@@ -436,6 +436,48 @@ static void test_copy_blocks(void **state)
 	assert_int_equal(gpool_kv_copy_blocks(kv, NULL, 0), 0);
 }
 
+/* Copies that do not depend on one another are one launch of at most 168 runs. */
+static void test_many_copies(void **state)
+{
+	enum { COUNT = 190, WHOLE = 168 };
+	struct gpool_kv_pair pairs[COUNT];
+	uint64_t from, to, launches;
+
+	(void)state;
+	kv_start(calm, 0);
+	from = allocated(COUNT * BLOCK_TOKENS, 0, 0);
+	to = allocated(COUNT * BLOCK_TOKENS, 0, 0);
+	write_tokens(from, 0, COUNT * BLOCK_TOKENS, 1);
+	for (uint32_t i = 0; i < COUNT; i++)
+		pairs[i] = (struct gpool_kv_pair){block_at(from, i), block_at(to, COUNT - 1 - i)};
+	for (int turn = 0; turn < 2; turn++) {
+		write_tokens(to, 0, COUNT * BLOCK_TOKENS, 2);
+		launches = gpu_thread_calls(GPU_CALL_LAUNCH);
+		if (turn)
+			worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
+		assert_int_equal(gpool_kv_copy_blocks(kv, pairs, COUNT), 0);
+		worker->capabilities |= GPU_CAP_KERNELS;
+		assert_int_equal(gpu_thread_calls(GPU_CALL_LAUNCH), launches + (turn ? 0 : (COUNT + WHOLE - 1) / WHOLE));
+		settle();
+		for (uint32_t i = 0; i < COUNT * BLOCK_TOKENS; i++) {
+			uint32_t source = (COUNT - 1 - i / BLOCK_TOKENS) * BLOCK_TOKENS + i % BLOCK_TOKENS;
+
+			assert_int_equal(*token_at(to, i), UINT64_C(1) << 32 | source);
+		}
+	}
+	/* A swap through a third block, and two copies to the same block: each copy is made after those before it. */
+	pairs[0] = (struct gpool_kv_pair){block_at(from, 0), block_at(to, 0)};
+	pairs[1] = (struct gpool_kv_pair){block_at(from, 5), block_at(from, 0)};
+	pairs[2] = (struct gpool_kv_pair){block_at(to, 0), block_at(from, 5)};
+	pairs[3] = (struct gpool_kv_pair){block_at(from, 7), block_at(to, 3)};
+	pairs[4] = (struct gpool_kv_pair){block_at(from, 9), block_at(to, 3)};
+	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 5), 0);
+	settle();
+	assert_int_equal(*token_at(from, 0), UINT64_C(1) << 32 | 5 * BLOCK_TOKENS);
+	assert_int_equal(*token_at(from, 5 * BLOCK_TOKENS), UINT64_C(1) << 32 | 0);
+	assert_int_equal(*token_at(to, 3 * BLOCK_TOKENS), UINT64_C(1) << 32 | 9 * BLOCK_TOKENS);
+}
+
 /* ---- admission ---- */
 
 /* Requests that fit together are counted in order. */
@@ -1053,6 +1095,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_zero, kv_stop),
 		cmocka_unit_test_teardown(test_zero_fails, kv_stop),
 		cmocka_unit_test_teardown(test_copy_blocks, kv_stop),
+		cmocka_unit_test_teardown(test_many_copies, kv_stop),
 		cmocka_unit_test_teardown(test_batch, kv_stop),
 		cmocka_unit_test_teardown(test_watermark, kv_stop),
 		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
