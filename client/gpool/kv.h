@@ -958,11 +958,70 @@ GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *stats);
  * A sequence of a group has the number of its part in the first cache. gpool_kv_group_span() returns the numbers of the
  * other parts, for access to their tables. The caches may also have sequences that are not of the group. Only the
  * group's calls may change the parts of its sequences, and gpool_kv_group_preempt() replaces gpool_kv_preempt() for the
- * first cache. Destroy a group before its caches. Any thread may make calls.
+ * first cache. Destroy a group before its caches. Any thread may make calls. The caches may be in several processes
+ * (gpool_kv_group_create_members()).
  */
 struct gpool_kv_group;
 
 #define GPOOL_KV_GROUP_CACHES_MAX 16
+
+enum gpool_kv_verb {
+	GPOOL_KV_ORDER_DESCRIBE = 1,
+	GPOOL_KV_ORDER_CAN_ALLOCATE = 2,
+	GPOOL_KV_ORDER_OOM_INFO = 3,
+	GPOOL_KV_ORDER_ALLOCATE = 4,
+	GPOOL_KV_ORDER_APPEND = 5,
+	GPOOL_KV_ORDER_SLOT = 6,
+	GPOOL_KV_ORDER_FORK = 7,
+	GPOOL_KV_ORDER_FREE = 8,
+	GPOOL_KV_ORDER_PREEMPT = 9,
+	GPOOL_KV_ORDER_RESUME = 10,
+	GPOOL_KV_ORDER_INFO = 11
+};
+
+/*
+ * A call of a group for one of its caches, and the answer. It contains no addresses, so its bytes can be sent to another
+ * process of the same machine.
+ */
+struct gpool_kv_order {
+	uint32_t size; /* sizeof(struct gpool_kv_order) */
+	uint32_t verb; /* enum gpool_kv_verb */
+	int32_t result;
+	uint32_t tokens;
+	uint64_t sequence;
+	uint64_t slot;
+	uint32_t block_tokens, max_sequences;
+	struct gpool_kv_request request;
+	struct gpool_kv_need need;
+	struct gpool_kv_sequence_info info;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_order, 144);
+
+/*
+ * gpool_kv_execute() - execute an order of a group of another process in a cache of this process.
+ *
+ * @order: received from the group's process, and to be returned to it; any content is permitted
+ *
+ * Return: 0 (also if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
+ * version of the library), -ECHILD. Threads: any. Cost: as the call that was ordered.
+ */
+GPOOL_API int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order);
+
+/* A cache of a group. */
+struct gpool_kv_member {
+	uint32_t size; /* sizeof(struct gpool_kv_member) */
+	uint32_t reserved;
+	struct gpool_kv *cache; /* a cache of this process; NULL: `send` reaches it */
+	/*
+	 * Let a worker process pass the order to gpool_kv_execute(), and copy its bytes back to `order`. Return 0, or a
+	 * negative code if there is no answer. Afterwards, the group sends no order to this cache again, because it
+	 * does not know whether the last one was executed. It is called with a lock held, so it must not call the
+	 * group. Answers are checked before they are used
+	 */
+	int (*send)(void *context, struct gpool_kv_order *order);
+	void *context;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_member, 32);
 
 /*
  * gpool_kv_group_create() - create a group of 1 to 16 caches, of one or several pool handles.
@@ -974,6 +1033,22 @@ struct gpool_kv_group;
  */
 GPOOL_API int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
+
+/*
+ * gpool_kv_group_create_members() - create a group whose caches may be in other processes, such as the workers of an
+ * engine, which a scheduler process controls.
+ *
+ * @members: caches of this process or others
+ *
+ * The caches of other processes are then controlled by this group alone. If a worker process ends, or `send` fails, calls
+ * that need its cache return the code of `send`; sequences without tokens there can still be used. A sequence of which a
+ * part was appended when another part was lost can only be freed (-ECONNRESET).
+ *
+ * Return: as gpool_kv_group_create(), -EPROTO (an answer is not that of a cache), or the code of `send`. Cost: one order
+ * for each cache; each call of the group sends one order, or some, to each cache that it concerns.
+ */
+GPOOL_API int gpool_kv_group_create_members(
+	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
 
 /*
  * gpool_kv_group_destroy() - destroy a group and end its sequences. NULL is permitted.
