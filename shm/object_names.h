@@ -20,6 +20,9 @@
 /* The prefixes of the names of adapters: in the pool, and in host memory (the warm pool). */
 #define LORA_PREFIX "lora/"
 #define LORA_WARM_PREFIX "warm/"
+/* The prefixes of the names of shared KV blocks: of the library's caches, and of vLLM's (client/python/gpool/vllm). */
+#define KV_PREFIX "kv-prefix/"
+#define KV_VLLM_PREFIX "vllm-kv/"
 
 /*
  * object_names_first(), object_names_next() - return the first or the next record that may have this name in this

@@ -10,6 +10,7 @@
  */
 #include "client/kv/kv.h"
 
+#include "client/kv/copies.h"
 #include "client/kv/offer.h"
 #include "client/kv/prefix.h"
 #include "client/vm/range.h"
@@ -52,17 +53,20 @@ static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 {
 	struct block_pool *pool = &kv->blocks;
 	uint32_t first = chunk * pool->chunk_blocks;
+	struct copies copies;
 	int error = 0;
 
+	copies_begin(&copies, kv);
 	for (uint32_t i = 0; i < pool->chunk_blocks; i++) {
 		to[i] = BITMAP_NONE;
 		if (error || (!pool->refs[first + i] && !prefix_table_has(&kv->prefixes, first + i)))
 			continue;
 		to[i] = place_for(pool, chunk);
 		block_pool_reserve(pool, to[i]);
-		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to[i]), memory_address(kv, first + i),
-			kv->block_bytes);
+		error = copies_add(&copies, to[i], first + i);
 	}
+	if (!error)
+		error = copies_end(&copies);
 	for (uint32_t i = 0; error && i < pool->chunk_blocks; i++)
 		if (to[i] != BITMAP_NONE)
 			block_pool_unreserve(pool, to[i]);

@@ -1,6 +1,7 @@
 /* inspect.c - query a cache, validate blocks that other engines pass, and copy blocks. */
 #include "client/kv/kv.h"
 
+#include "client/kv/copies.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/core/last_error.h"
@@ -227,27 +228,9 @@ static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pa
 		!prefix_table_has(&kv->prefixes, (uint32_t)pair->to);
 }
 
-/*
- * Return how many pairs, beginning with the first, one copy can process: their blocks and addresses are adjacent on
- * both sides, and the copy reads no block that it also writes.
- */
-static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
-{
-	uint32_t distance = (uint32_t)(pairs->from > pairs->to ? pairs->from - pairs->to : pairs->to - pairs->from);
-	size_t run = 1;
-
-	while (run < count && run < distance && pairs[run].from == pairs[run - 1].from + 1 &&
-		pairs[run].to == pairs[run - 1].to + 1 &&
-		memory_address(kv, (uint32_t)pairs[run].from) ==
-			memory_address(kv, (uint32_t)pairs[run - 1].from) + kv->block_bytes &&
-		memory_address(kv, (uint32_t)pairs[run].to) ==
-			memory_address(kv, (uint32_t)pairs[run - 1].to) + kv->block_bytes)
-		run++;
-	return run;
-}
-
 int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {
+	struct copies copies;
 	int error = 0;
 
 	if (!kv->pool->alive)
@@ -259,12 +242,12 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 							    "pair %zu, from block %d to %d: both blocks must be in "
 							    "use, and the target must belong to one sequence only",
 							    i, pairs[i].from, pairs[i].to);
-	for (size_t i = 0, run; i < count && !error; i += run) {
-		run = pairs_run(kv, &pairs[i], count - i);
-		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, (uint32_t)pairs[i].to),
-			memory_address(kv, (uint32_t)pairs[i].from), run * kv->block_bytes);
-		kv->block_copies += error ? 0 : run;
-	}
+	copies_begin(&copies, kv);
+	for (size_t i = 0; i < count && !error; i++)
+		error = copies_add(&copies, (uint32_t)pairs[i].to, (uint32_t)pairs[i].from);
+	if (!error)
+		error = copies_end(&copies);
+	kv->block_copies += error ? 0 : count;
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

@@ -27,13 +27,14 @@ enum {
 
 static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 {
+	const uint32_t known = GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16 | GPOOL_KV_ZERO;
 	struct gpool_kv_shape *shape = &options->shape;
 
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens =
 		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
-	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
+	if (options->flags & ~known)
 		return fail(-EINVAL, "flags are 0x%x, of which some are unknown", options->flags);
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
 		return fail(-EINVAL, "%s requires GPOOL_KV_PREFIXES",
@@ -81,6 +82,9 @@ static int sizes_read(
 		return fail(-EINVAL, "a block has %llu bytes; shared blocks (pool_blocks) can have at most %llu",
 			(unsigned long long)kv->block_bytes,
 			(unsigned long long)KV_CHUNK_HANDLES_MAX * handle_pages(kv->pool) * kv->pool->page_bytes);
+	if (kv->zero && kv->block_bytes % sizeof(uint32_t))
+		return fail(-EINVAL, "a block has %llu bytes; with GPOOL_KV_ZERO it must have a multiple of 4",
+			(unsigned long long)kv->block_bytes);
 	*chunks = (uint32_t)count;
 	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
 	kv->max_sequences = options->max_sequences;
@@ -245,6 +249,7 @@ static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options
 	kv->shape = options->shape;
 	kv->stream = options->stream;
 	kv->bf16 = options->flags & GPOOL_KV_BF16;
+	kv->zero = options->flags & GPOOL_KV_ZERO;
 	kv->token_shift = (uint32_t)__builtin_ctz(options->shape.block_tokens);
 	pthread_mutex_init(&kv->lock, NULL);
 	pthread_mutex_init(&kv->sync_lock, NULL);

@@ -76,6 +76,7 @@ struct gpool_kv {
 	uint32_t columns; /* number of entries in each table */
 	uint32_t watermark;
 	bool bf16; /* elements of two bytes are bfloat16, not float16 */
+	bool zero; /* fill blocks with zeros when a sequence gets them */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t cached_most;                    /* maximum number of cached blocks */
@@ -181,13 +182,24 @@ void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence);
 uint32_t cursor_stop(struct kv_sequence *sequence);
 void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens);
 
-/* kv_grow() - append `blocks` blocks, which memory_get() has provided. */
+/*
+ * kv_grow() - append `blocks` blocks, which memory_get() has provided.
+ * kv_zero() - with GPOOL_KV_ZERO: queue fills of the sequence's blocks from index `first` on. Return: 0, or as
+ * gpool_fill().
+ */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
+int kv_zero(struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t first);
 /*
  * kv_shrink() - release all blocks of a sequence. Return how many of them became free or cached. The memory of free
  * blocks stays committed until memory_park() is called.
  */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
+
+/*
+ * sequence_append() - gpool_kv_append(). After an error, memory that it got stays in empty chunks until memory_park()
+ * is called.
+ */
+int sequence_append(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot);
 
 /* ---- memory.c; the callers hold the lock ---- */
 
@@ -198,8 +210,15 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
  * memory_get() - provide `blocks` free blocks in held chunks; evicts cached blocks if necessary.
  * Return: 0, or as gpool_range_commit(). On an error, cached content may be lost: chunks that the agent has taken and,
  * if these made it impossible to evict enough, blocks evicted before.
+ *
+ * memory_try() - the same, but after an error, memory that it got stays in empty chunks until memory_park() is called.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
+int memory_try(struct gpool_kv *kv, uint32_t blocks);
+static inline bool is_shortage(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT;
+}
 /* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
 bool memory_get_chunk(struct gpool_kv *kv);
 /*

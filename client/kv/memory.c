@@ -122,11 +122,6 @@ void memory_settle(struct gpool_kv *kv)
 		memory_park(kv);
 }
 
-static bool is_shortage(int error)
-{
-	return error == -ENOSPC || error == -EDQUOT;
-}
-
 /*
  * Commit `missing` holes. If the cache has cached blocks, which can be evicted instead, commit as many as the pool has
  * memory for before returning the error.
@@ -228,16 +223,20 @@ static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 	return is_shortage(error) && missing <= pool->cached_blocks ? cached_evict(kv, blocks) : error;
 }
 
-int memory_get(struct gpool_kv *kv, uint32_t blocks)
+int memory_try(struct gpool_kv *kv, uint32_t blocks)
 {
-	int error;
-
 	if (blocks > kv->blocks.blocks - kv->blocks.used_blocks)
 		return -ENOSPC;
 	if (blocks <= kv->blocks.free.count)
 		return 0;
 	offer_look(kv);
-	error = memory_get_more(kv, blocks);
+	return memory_get_more(kv, blocks);
+}
+
+int memory_get(struct gpool_kv *kv, uint32_t blocks)
+{
+	int error = memory_try(kv, blocks);
+
 	if (error)
 		memory_park(kv);
 	return error;

@@ -102,6 +102,28 @@ void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence)
 	sequence->saved = NULL;
 }
 
+int offload_check(const struct gpool_kv *kv, uint32_t flags)
+{
+	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
+		return fail(-EINVAL,
+			"flags are 0x%x; the known flags are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
+	return kv->host || flags & GPOOL_KV_OFFLOAD_POOL
+		? 0
+		: fail(-EOPNOTSUPP,
+			  "the cache has no host memory; call gpool_kv_host_reserve(), or use GPOOL_KV_OFFLOAD_POOL");
+}
+
+int offload_preempt(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t flags)
+{
+	uint32_t tokens = cursor_stop(sequence);
+	int error = save(kv, sequence, tokens, flags);
+
+	if (!error)
+		return kv_preempt(kv, sequence);
+	cursor_go(kv, sequence, tokens);
+	return error;
+}
+
 /* ---- create and destroy ---- */
 
 void offload_end(struct gpool_kv *kv)
@@ -134,22 +156,13 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 
 	if (!kv->pool->alive)
 		return -ECHILD;
-	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
-		return fail(-EINVAL,
-			"flags are 0x%x; the known flags are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
 	pthread_mutex_lock(&kv->lock);
-	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL
-		? kv_victim(kv, sequence, &found)
-		: fail(-EOPNOTSUPP,
-			  "the cache has no host memory; call gpool_kv_host_reserve(), or use GPOOL_KV_OFFLOAD_POOL");
+	result = offload_check(kv, flags);
+	if (!result)
+		result = kv_victim(kv, sequence, &found);
 	if (!result) {
-		uint32_t tokens = cursor_stop(found);
-
-		result = save(kv, found, tokens, flags);
-		if (result)
-			cursor_go(kv, found, tokens);
-		else
-			result = kv_preempt(kv, found);
+		result = offload_preempt(kv, found, flags);
+		memory_park(kv);
 		if (result >= 0 && victim)
 			*victim = kv_number(kv, found);
 	}

@@ -17,6 +17,15 @@ void offload_close(struct gpool_kv *kv);
 void offload_end(struct gpool_kv *kv);
 
 /*
+ * offload_check() - check the flags of gpool_kv_offload(), and that the cache has memory for them. Return: 0, -EINVAL,
+ * -EOPNOTSUPP.
+ * offload_preempt() - preempt a running sequence as gpool_kv_offload(). Return: as kv_preempt(); on an error, the
+ * sequence is still running.
+ */
+int offload_check(const struct gpool_kv *kv, uint32_t flags);
+int offload_preempt(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t flags);
+
+/*
  * offload_load() - queue the copies of the saved content into the sequence's present blocks, and forget the saved
  * content.
  * Return: 0, also if nothing was saved; -ENODATA: the content is lost; otherwise as gpool_kv_resume(), and the content

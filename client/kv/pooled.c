@@ -14,17 +14,17 @@
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "client/core/window.h"
+#include "shm/object_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_PREFIX "kv-prefix/"
 #define METADATA_KEY "kv-prefix"
 #define METADATA_MAGIC UINT64_C(0x31786966657270) /* "prefix1" */
 
-enum { NAME_BYTES = sizeof(NAME_PREFIX) + 32 };
+enum { NAME_BYTES = sizeof(KV_PREFIX) + 32 };
 
 /* The metadata of an object: this struct, followed by the keys of its blocks in order. */
 struct metadata {
@@ -41,7 +41,7 @@ static size_t metadata_bytes(const struct gpool_kv *kv)
 
 static void name_make(char name[static NAME_BYTES], struct prefix_key key)
 {
-	snprintf(name, NAME_BYTES, NAME_PREFIX "%016" PRIx64 "%016" PRIx64, key.high, key.low);
+	snprintf(name, NAME_BYTES, KV_PREFIX "%016" PRIx64 "%016" PRIx64, key.high, key.low);
 }
 
 /* ---- places ---- */

@@ -41,7 +41,6 @@ int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence)
 	order_enter(kv, sequence, GPOOL_KV_PREEMPTED);
 	cursor_go(kv, sequence, tokens);
 	kv->preemptions++;
-	memory_park(kv);
 	return (int)freed;
 }
 
@@ -69,6 +68,7 @@ int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
 	result = kv_victim(kv, sequence, &found);
 	if (!result) {
 		result = kv_preempt(kv, found);
+		memory_park(kv);
 		if (victim)
 			*victim = kv_number(kv, found);
 	}
@@ -107,7 +107,10 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 	sequence->blocks = 0;
 	kv_grow(kv, sequence, blocks);
 	memory_settle(kv);
-	error = offload_load(kv, sequence);
+	/* Saved content fills the blocks that have tokens. */
+	error = kv_zero(kv, sequence, sequence->saved ? kv_blocks_for(kv, tokens) : 0);
+	if (!error)
+		error = offload_load(kv, sequence);
 	if (error) {
 		kv_shrink(kv, sequence);
 		cursor_go(kv, sequence, tokens);

@@ -19,7 +19,10 @@ void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
  * gpool_kv_preempt().
  */
 int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
-/* kv_preempt() - preempt a sequence. Return the number of blocks that became free or cached. */
+/*
+ * kv_preempt() - preempt a sequence. Return the number of blocks that became free or cached. The memory of free blocks
+ * stays committed until memory_park() is called.
+ */
 int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 #endif

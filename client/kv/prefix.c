@@ -101,11 +101,7 @@ void prefix_limit(struct gpool_kv *kv)
 		prefix_evict(kv, kv->blocks.cached_blocks - kv->cached_most);
 }
 
-/*
- * Remove the keys of all blocks, cached or in use, if sleep has discarded the content. A sequence publishes its content
- * again after it has recomputed it.
- */
-static void losses_follow(struct gpool_kv *kv)
+void losses_follow(struct gpool_kv *kv)
 {
 	uint32_t losses = atomic_load_explicit(&kv->range->losses, memory_order_acquire);
 
@@ -121,7 +117,7 @@ static void losses_follow(struct gpool_kv *kv)
 
 /* ---- lookup ---- */
 
-static int fail_no_prefixes(void)
+int fail_no_prefixes(void)
 {
 	return fail(-EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
 }
@@ -240,6 +236,7 @@ int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *pref
 {
 	struct gpool_kv_prefix read;
 	struct prefix_walk walk;
+	int32_t last;
 	int error;
 
 	if (!kv->pool->alive)
@@ -249,12 +246,14 @@ int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *pref
 		return error;
 	pthread_mutex_lock(&kv->lock);
 	walk = walk_of(kv, &read, read.count, false);
+	last = walk.found ? (int32_t)prefix_table_find(&kv->prefixes, walk.last) : -1;
 	pthread_mutex_unlock(&kv->lock);
 	return copy_struct(found,
 		&(struct gpool_kv_prefix_found){
 			.blocks = walk.found,
 			.tokens = walk.found << kv->token_shift,
 			.cached_blocks = walk.idle,
+			.last_block = last,
 		},
 		sizeof(*found));
 }

@@ -60,6 +60,14 @@ void prefix_limit(struct gpool_kv *kv);
 void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries);
 void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const int32_t *entries);
 
+/*
+ * losses_follow() - remove the keys of all blocks, cached or in use, if sleep has discarded the content. A sequence
+ * publishes its content again after it has recomputed it.
+ * fail_no_prefixes() - return -EOPNOTSUPP, with a text.
+ */
+void losses_follow(struct gpool_kv *kv);
+int fail_no_prefixes(void);
+
 /* prefix_check() - check the invariants. Cost: linear in all blocks. */
 bool prefix_check(struct gpool_kv *kv);
 

@@ -76,6 +76,24 @@ void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks)
 	}
 }
 
+int kv_zero(struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t first)
+{
+	uint32_t run = 1;
+
+	for (uint32_t i = first; kv->zero && i < sequence->blocks; i += run) {
+		uint64_t address = memory_address(kv, kv_entry(kv, sequence, i));
+		int error;
+
+		for (run = 1; i + run < sequence->blocks; run++)
+			if (memory_address(kv, kv_entry(kv, sequence, i + run)) != address + run * kv->block_bytes)
+				break;
+		error = gpool_fill(kv->pool, kv->stream, address, 0, run * kv->block_bytes);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t freed = 0;
@@ -136,6 +154,21 @@ static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, 
 	atomic_store_explicit(&sequence->generation, generation_next(), memory_order_relaxed);
 	order_enter(kv, sequence, GPOOL_KV_RUNNING);
 	return sequence;
+}
+
+/* End a sequence, and release its blocks and its row. */
+static void discard(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	cursor_stop(sequence);
+	if (sequence->state == GPOOL_KV_RUNNING)
+		kv_shrink(kv, sequence);
+	offload_forget(kv, sequence);
+	order_leave(kv, sequence);
+	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
+	/* A cursor of 0 has no room, so appends without the lock fail. */
+	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
+	bitmap_add(&kv->rows, kv_row(kv, sequence));
+	memory_park(kv);
 }
 
 int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *request)
@@ -214,6 +247,11 @@ int sequence_allocate(
 	blocks_begin(kv, sequence, walk);
 	chunks_begin(kv, sequence, walk->count);
 	kv_grow(kv, sequence, blocks - sequence->blocks);
+	error = kv_zero(kv, sequence, walk->found);
+	if (error) {
+		discard(kv, sequence);
+		return error;
+	}
 	memory_settle(kv);
 	cursor_go(kv, sequence, request->tokens);
 	*number = kv_number(kv, sequence);
@@ -276,21 +314,6 @@ int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child)
 	return error;
 }
 
-static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
-{
-	cursor_stop(sequence);
-	if (sequence->state == GPOOL_KV_RUNNING)
-		kv_shrink(kv, sequence);
-	offload_forget(kv, sequence);
-	order_leave(kv, sequence);
-	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
-	/* A cursor of 0 has no room, so appends without the lock fail. */
-	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
-	bitmap_add(&kv->rows, kv_row(kv, sequence));
-	kv->frees++;
-	memory_park(kv);
-}
-
 int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
 {
 	struct kv_sequence *found;
@@ -300,13 +323,22 @@ int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
-	if (!error)
-		end(kv, found);
+	if (!error) {
+		discard(kv, found);
+		kv->frees++;
+	}
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }
 
 /* ---- append ---- */
+
+/* Release the last blocks, which have no token. */
+static void blocks_return(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks)
+{
+	while (blocks--)
+		block_pool_unref(&kv->blocks, kv_entry(kv, sequence, --sequence->blocks), false);
+}
 
 /* Replace a shared last block by a copy. A free block must exist (block_pool_short()). */
 static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
@@ -332,16 +364,19 @@ static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uin
 	bool copy = last_is_shared(kv, sequence, before);
 	int error;
 
-	error = memory_get(kv, more + copy);
+	error = memory_try(kv, more + copy);
 	if (error)
 		return kv_refuse(kv, more + copy, error);
 	if (copy)
 		error = last_copy(kv, sequence, before >> kv->token_shift);
+	if (error)
+		return error;
+	kv_grow(kv, sequence, more);
+	error = kv_zero(kv, sequence, sequence->blocks - more);
 	if (error) {
-		memory_park(kv);
+		blocks_return(kv, sequence, more);
 		return error;
 	}
-	kv_grow(kv, sequence, more);
 	memory_settle(kv);
 	return 0;
 }
@@ -353,18 +388,16 @@ static uint64_t slot_of(const struct gpool_kv *kv, const struct kv_sequence *seq
 	return block << kv->token_shift | (token & (kv->shape.block_tokens - 1));
 }
 
-static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
+int sequence_append(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
 {
 	struct kv_sequence *sequence;
 	uint32_t before;
-	int error;
+	int error = kv_find(kv, number, &sequence);
 
-	pthread_mutex_lock(&kv->lock);
-	error = kv_find(kv, number, &sequence);
 	if (!error && sequence->state != GPOOL_KV_RUNNING)
 		error = fail_preempted(kv, sequence);
 	if (error)
-		goto unlock;
+		return error;
 	before = cursor_stop(sequence);
 	if (tokens > (kv->columns << kv->token_shift) - before)
 		error = kv_refuse(kv, kv_blocks_for(kv, tokens), -EFBIG);
@@ -373,7 +406,17 @@ static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t token
 	if (!error && slot)
 		*slot = slot_of(kv, sequence, before);
 	cursor_go(kv, sequence, error ? before : before + tokens);
-unlock:
+	return error;
+}
+
+static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
+{
+	int error;
+
+	pthread_mutex_lock(&kv->lock);
+	error = sequence_append(kv, number, tokens, slot);
+	if (error)
+		memory_park(kv);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

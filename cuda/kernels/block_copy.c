@@ -15,10 +15,8 @@ int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct
 	struct gpu_shape shape = {.grid = {1, 1, 1}, .block = BLOCK_THREADS};
 	uint64_t blocks;
 
-	if (!args || args->reserved || args->count > INT32_MAX || (args->count && (!args->items || args->items % 8)))
-		return gpu_fail(-EINVAL,
-			"block copy: the list must not be NULL, must be aligned to 8 bytes, and must have at most 2^31 "
-			"- 1 items");
+	if (!args || args->reserved || args->count > BLOCK_COPY_ITEMS_MAX)
+		return gpu_fail(-EINVAL, "block copy: a launch can have at most %d items", BLOCK_COPY_ITEMS_MAX);
 	if (!args->count)
 		return 0;
 	blocks = args->bytes_max / BLOCK_BYTES + 1;
@@ -29,9 +27,10 @@ int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct
 
 void block_copy_host(const struct block_copy_args *args)
 {
-	const struct block_copy_item *items = (const struct block_copy_item *)(uintptr_t)args->items;
+	for (uint32_t i = 0; i < args->count; i++) {
+		const struct block_copy_item *item = &args->items[i];
 
-	for (uint32_t i = 0; i < args->count; i++)
-		if (items[i].bytes)
-			memcpy((void *)(uintptr_t)items[i].to, (const void *)(uintptr_t)items[i].from, items[i].bytes);
+		if (item->bytes)
+			memcpy((void *)(uintptr_t)item->to, (const void *)(uintptr_t)item->from, item->bytes);
+	}
 }

@@ -42,9 +42,9 @@ static __device__ void item_copy(const struct block_copy_item &item, const struc
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(256) block_copy(const struct block_copy_args args)
+extern "C" __global__ void __launch_bounds__(256) block_copy(const __grid_constant__ struct block_copy_args args)
 {
-	const struct block_copy_item item = ((const struct block_copy_item *)args.items)[blockIdx.x];
+	const struct block_copy_item item = args.items[blockIdx.x];
 	const struct threads threads = {
 		(uint64_t)blockIdx.y * blockDim.x + threadIdx.x, (uint64_t)gridDim.y * blockDim.x};
 	const uint64_t offset = item.to - item.from;

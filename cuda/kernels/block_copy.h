@@ -13,24 +13,26 @@ struct gpu_stream;
 
 struct block_copy_item {
 	uint64_t to, from; /* device addresses or registered host memory */
-	uint64_t bytes;    /* 0: no copy, so that a captured graph can have spare items */
+	uint64_t bytes;    /* 0: no copy */
 };
 
+enum { BLOCK_COPY_ITEMS_MAX = 168 };
+
+/* The list is in the arguments of the launch, so that it needs no memory that must stay until the kernel has finished. */
 struct block_copy_args {
-	uint64_t items;     /* struct block_copy_item[count], readable by the kernel until it has finished */
 	uint64_t bytes_max; /* approximate size of the largest item; it determines the number of threads per copy */
 	uint32_t count;
 	uint32_t reserved; /* 0 */
+	struct block_copy_item items[BLOCK_COPY_ITEMS_MAX];
 };
 
-static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_item) == 24,
-	"both compilers must have the same");
+static_assert(sizeof(struct block_copy_item) == 24 && sizeof(struct block_copy_args) == 4048,
+	"both compilers must have the same; the arguments of a kernel have at most 4 KiB");
 
 /*
  * block_copy_queue() - queue the copies. Their order is undefined, so no copy may write to memory that another one
  * reads or writes. Copies are fastest if the distance of the two addresses is a multiple of 16.
- * Return: 0 (also without items), -EINVAL (no list, or a list that is not aligned to 8 bytes), or an error of
- * gpu_launch().
+ * Return: 0 (also without items), -EINVAL (too many items), or an error of gpu_launch().
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 

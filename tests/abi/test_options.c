@@ -75,6 +75,11 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_layout), 64);
 	assert_int_equal(offsetof(struct gpool_kv_layout, table_address), 40);
 	assert_int_equal(sizeof(struct gpool_kv_need), 24);
+	assert_int_equal(sizeof(struct gpool_kv_growth), 32);
+	assert_int_equal(sizeof(struct gpool_kv_order), 144);
+	assert_int_equal(offsetof(struct gpool_kv_order, info), 96);
+	assert_int_equal(sizeof(struct gpool_kv_member), 32);
+	assert_int_equal(offsetof(struct gpool_kv_growth, choose), 16);
 	assert_int_equal(sizeof(struct gpool_kv_request), 32);
 	assert_int_equal(offsetof(struct gpool_kv_request, priority), 16);
 	assert_int_equal(sizeof(struct gpool_kv_sequence_info), 48);
@@ -83,7 +88,10 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_options, compact_bytes_per_s), 96);
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
-	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
+	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 24);
+	assert_int_equal(offsetof(struct gpool_kv_prefix_found, last_block), 16);
+	assert_int_equal(sizeof(struct gpool_kv_prefix_node), 48);
+	assert_int_equal(offsetof(struct gpool_kv_prefix_node, sequences), 36);
 	assert_int_equal(sizeof(struct gpool_kv_stats), 192);
 	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_lost), 184);
 	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_hits), 120);

@@ -46,6 +46,7 @@ static void test_kv(void **state)
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
 	CALLS(gpool_kv_fork(kv, sequence, &child), "steady", "");
 	CALLS(gpool_kv_append(kv, child, 1, &slot), "the last block is shared", "cuMemcpyAsync, 1 frame");
+	CALLS(gpool_kv_grow(kv, child, 1, NULL, &slot, NULL), "steady", "");
 	NEVER(gpool_kv_table(kv, sequence, &blocks, &count));
 	CALLS(gpool_kv_sync(kv), "the tables of two sequences have changed",
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, cuMemcpyAsync 2, cuStreamIsCapturing 2, "
@@ -60,7 +61,9 @@ static void test_kv(void **state)
 	pairs[0] = (struct gpool_kv_pair){block_at(child, 8), block_at(sequence, 8)};
 	pairs[1] = (struct gpool_kv_pair){block_at(child, 8), block_at(sequence, 9)};
 	CALLS(gpool_kv_copy_blocks(kv, pairs, 1), "steady: one block", "cuMemcpyAsync, 1 frame");
-	CALLS(gpool_kv_copy_blocks(kv, pairs, 2), "two blocks", "cuMemcpyAsync 2, 2 frames");
+	CALLS(gpool_kv_copy_blocks(kv, pairs, 2), "two blocks, the first of the process",
+		"cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData, 1 frame");
+	CALLS(gpool_kv_copy_blocks(kv, pairs, 2), "two blocks", "cuLaunchKernel, 1 frame");
 	CALLS(gpool_kv_preempt(kv, child, &victim), "steady", "");
 	NEVER(gpool_kv_waiting(kv, &victim));
 	CALLS(gpool_kv_resume(kv, child), "the cache needs a page",
@@ -77,6 +80,27 @@ static void test_kv(void **state)
 	UNMEASURED(gpool_kv_can_allocate, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_can_batch, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_allocate, "GPOOL_KV_ZERO, for each run of blocks", "as gpool_fill()");
+	UNMEASURED(gpool_kv_grow, "otherwise", "as gpool_kv_append()");
+	UNMEASURED(gpool_kv_grow, "for each preempted sequence, with GPOOL_KV_GROW_OFFLOAD", "as gpool_kv_offload()");
+}
+
+/* Fill the cache, so that a sequence can grow only if another one is preempted. */
+static void test_kv_grow(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(steady);
+	options = small_options(32);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(16 * BLOCK_TOKENS, 0, 1);
+	allocated(16 * BLOCK_TOKENS, 0, 0);
+	settle();
+	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL), "one sequence is preempted, and a page is no longer used",
+		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
 /* The sequence of the launch is empty, so no memory is read. */
@@ -131,8 +155,9 @@ static void test_kv_compact(void **state)
 	for (int i = 1; i < 8; i += 2)
 		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
 	settle();
-	CALLS(gpool_kv_compact(kv, 4), "four blocks are moved",
-		"cuMemcpyAsync 4, cuStreamIsCapturing 2, cuStreamWriteValue64, 5 frames");
+	CALLS(gpool_kv_compact(kv, 4), "four adjacent blocks are moved",
+		"cuMemcpyAsync, cuStreamIsCapturing 2, cuStreamWriteValue64, 2 frames");
+	UNMEASURED(gpool_kv_compact, "more", "a kernel, as gpool_kv_copy_blocks()");
 	settle();
 	CALLS(gpool_kv_preempt(kv, sequences[0], &victim), "a page is no longer used", "");
 	assert_int_equal(gpool_kv_free(kv, sequences[2]), 0);
@@ -205,6 +230,7 @@ static void test_kv_prefix(void **state)
 	prefix = prefix_of(ids, 64);
 	request.tokens = 64;
 	CALLS(gpool_kv_prefix_find(kv, &prefix, &found), "steady", "");
+	CALLS(gpool_kv_prefix_tree(kv, NULL, 0, NULL), "steady", "");
 	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens), "the cache needs two pages",
 		"cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess, 4 frames");
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 16);
@@ -232,6 +258,7 @@ static void test_kv_prefix(void **state)
 	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens),
 		"one page of the prefix is in the pool", "cuMemMap, cuMemSetAccess, 2 frames");
 	UNMEASURED(gpool_kv_prefix_find, "offered pages of the cache were evicted", "as gpool_free()");
+	UNMEASURED(gpool_kv_prefix_tree, "offered pages of the cache were evicted", "as gpool_free()");
 	UNMEASURED(gpool_kv_prefix_publish, "offered pages of the cache were evicted", "as gpool_free()");
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
@@ -273,6 +300,8 @@ static void test_kv_group(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv_need need = {.size = sizeof(need)};
 	struct gpool_kv_span span = {.size = sizeof(span)};
+	struct gpool_kv_order order = {.size = sizeof(order), .verb = GPOOL_KV_ORDER_DESCRIBE};
+	struct gpool_kv_member one = {.size = sizeof(one)};
 	struct gpool_kv_group *group;
 	struct gpool_kv *caches[2];
 	uint64_t sequence, child, victim, slot;
@@ -284,6 +313,11 @@ static void test_kv_group(void **state)
 		options = small_options(32);
 		assert_int_equal(gpool_kv_create(worker, &options, &caches[i]), 0);
 	}
+	one.cache = caches[0];
+	NEVER(gpool_kv_group_create_members(&one, 1, 8 * BLOCK_TOKENS, &group));
+	gpool_kv_group_destroy(group);
+	CALLS(gpool_kv_execute(caches[0], &order), "steady", "");
+	UNMEASURED(gpool_kv_execute, "otherwise", "as the call that is ordered");
 	NEVER(gpool_kv_group_create(caches, 2, 8 * BLOCK_TOKENS, &group));
 	CALLS(gpool_kv_group_can_allocate(group, 4, &member, &need), "steady", "");
 	NEVER(gpool_kv_group_oom_info(group, &member, &need));
@@ -489,6 +523,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_kv, kv_stop),
 		cmocka_unit_test_teardown(test_kv_attention, kv_stop),
+		cmocka_unit_test_teardown(test_kv_grow, kv_stop),
 		cmocka_unit_test_teardown(test_kv_compact, kv_stop),
 		cmocka_unit_test_teardown(test_kv_offload, kv_stop),
 		cmocka_unit_test_teardown(test_kv_prefix, kv_stop),

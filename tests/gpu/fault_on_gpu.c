@@ -92,7 +92,7 @@ static void fault_queue(void)
 	RETURNS(gpool_fence_record(pool, gate, &held), 0);
 	RETURNS(gpool_stream_wait(pool, stream, held), 0);
 	if (pool->capabilities & GPU_CAP_KERNELS && strcmp(backend, "host")) {
-		args.items = address;
+		args.items[0] = (struct block_copy_item){address, address + bytes / 2, bytes / 2};
 		args.bytes_max = bytes;
 		RETURNS(gpool_stream_native(pool, stream, &native), 0);
 		RETURNS(block_copy_queue(pool->gpu, &args, native), 0);

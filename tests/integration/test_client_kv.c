@@ -115,7 +115,7 @@ static void test_wrong_options(void **state)
 	for (int i = 0; i < 10; i++) {
 		options = small_options(0);
 		/* GPOOL_KV_ADAPTIVE needs GPOOL_KV_PREFIXES */
-		options.flags = i == 0 ? 16 : i == 9 ? GPOOL_KV_ADAPTIVE : 0;
+		options.flags = i == 0 ? 32 : i == 9 ? GPOOL_KV_ADAPTIVE : 0;
 		options.pool_blocks = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;
@@ -287,6 +287,121 @@ static void test_fork_of_bulk(void **state)
 	assert_int_equal(statistics().block_copies, 1);
 }
 
+static uint32_t nonzero_bytes(int32_t block)
+{
+	const volatile unsigned char *memory;
+	uint32_t count = 0;
+	uint64_t address;
+
+	assert_int_equal(gpool_kv_address(kv, (uint32_t)block, &address), 0);
+	memory = (const volatile unsigned char *)(uintptr_t)address;
+	for (uint32_t i = 0; i < BLOCK_BYTES; i++)
+		count += memory[i] != 0;
+	return count;
+}
+
+static void dirty_blocks(uint64_t sequence)
+{
+	uint32_t count;
+	const int32_t *blocks = table_of(sequence, &count);
+	uint64_t address;
+
+	for (uint32_t i = 0; i < count; i++) {
+		assert_int_equal(gpool_kv_address(kv, (uint32_t)blocks[i], &address), 0);
+		memset((void *)(uintptr_t)address, 0xa5, BLOCK_BYTES);
+	}
+}
+
+/* With GPOOL_KV_ZERO, blocks that a sequence gets are zero, whatever they contained before. */
+static void test_zero(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequence, child, calls;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(64);
+	options.flags = GPOOL_KV_ZERO;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 16 * BLOCK_BYTES), 0);
+	sequence = allocated(64 * BLOCK_TOKENS, 0, 0);
+	settle();
+	dirty_blocks(sequence);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	/* Adjacent blocks need one fill, also across chunks. */
+	calls = gpu_thread_calls(GPU_CALL_FILL);
+	sequence = allocated(9 * BLOCK_TOKENS, 12 * BLOCK_TOKENS, 0);
+	assert_int_equal(gpu_thread_calls(GPU_CALL_FILL), calls + 1);
+	settle();
+	for (uint32_t i = 0; i < 12; i++)
+		assert_int_equal(nonzero_bytes(block_at(sequence, i)), 0);
+	write_tokens(sequence, 0, 9 * BLOCK_TOKENS, 1);
+	/* New blocks of an append are zero; the others are unchanged. */
+	assert_int_equal(gpool_kv_append(kv, sequence, 4 * BLOCK_TOKENS - 1, NULL), 0);
+	assert_int_equal(gpu_thread_calls(GPU_CALL_FILL), calls + 2);
+	settle();
+	assert_int_equal(nonzero_bytes(block_at(sequence, 12)), 0);
+	assert_int_equal(wrong_tokens(sequence, 0, 9 * BLOCK_TOKENS, 1), 0);
+	/* A copy of a shared block has its content. */
+	write_tokens(sequence, 12 * BLOCK_TOKENS, 3, 1);
+	child = forked(sequence);
+	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
+	assert_int_equal(gpu_thread_calls(GPU_CALL_FILL), calls + 2);
+	settle();
+	assert_int_equal(wrong_tokens(child, 12 * BLOCK_TOKENS, 3, 1), 0);
+	assert_int_equal(gpool_kv_free(kv, child), 0);
+	/* Resumed blocks are zero, but not where saved content was restored. */
+	assert_true(gpool_kv_offload(kv, sequence, 0, NULL) >= 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	settle();
+	assert_int_equal(wrong_tokens(sequence, 0, 9 * BLOCK_TOKENS, 1), 0);
+	assert_true(gpool_kv_preempt(kv, sequence, NULL) > 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	settle();
+	for (uint32_t i = 0; i < 13; i++)
+		assert_int_equal(nonzero_bytes(block_at(sequence, i)), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	/* A block must have a multiple of four bytes. */
+	options.shape = (struct gpool_kv_shape){1, 1, 1, 1, 1};
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), -EINVAL);
+	kv = NULL;
+}
+
+/* A fill that fails leaves everything as before. */
+static void test_zero_fails(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_stats before;
+	uint64_t sequence, other;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(64);
+	options.flags = GPOOL_KV_ZERO;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(3 * BLOCK_TOKENS, 0, 0);
+	before = statistics();
+	for (int i = 0; i < 3; i++) {
+		gpu_fault_set(worker->gpu, GPU_CALL_FILL, 1, -EIO);
+		if (i == 0)
+			assert_int_equal(try_allocate(20 * BLOCK_TOKENS, 0, 0, &other), -EIO);
+		else if (i == 1)
+			assert_int_equal(gpool_kv_append(kv, sequence, 20 * BLOCK_TOKENS, NULL), -EIO);
+		else
+			assert_int_equal(gpool_kv_resume(kv, sequence), -EIO);
+		gpu_fault_set(worker->gpu, GPU_CALL_FILL, 0, 0);
+		assert_int_equal(statistics().used_blocks, i < 2 ? 3 : 0);
+		assert_int_equal(statistics().committed_chunks, i < 2 ? before.committed_chunks : 0);
+		assert_int_equal(statistics().allocations, 1);
+		assert_int_equal(statistics().frees, 0);
+		assert_int_equal(info_of(sequence).tokens, 3 * BLOCK_TOKENS);
+		if (i == 1)
+			assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 3);
+	}
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
+}
+
 static void test_copy_blocks(void **state)
 {
 	const struct gpool_kv_pair pairs[] = {{0, 3}, {1, 4}, {2, 5}, {5, 0}, {0, 1}, {1, 2}};
@@ -319,6 +434,48 @@ static void test_copy_blocks(void **state)
 	assert_int_equal(gpool_kv_free(kv, other), 0);
 	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 1), 0);
 	assert_int_equal(gpool_kv_copy_blocks(kv, NULL, 0), 0);
+}
+
+/* Copies that do not depend on one another are one launch of at most 168 runs. */
+static void test_many_copies(void **state)
+{
+	enum { COUNT = 190, WHOLE = 168 };
+	struct gpool_kv_pair pairs[COUNT];
+	uint64_t from, to, launches;
+
+	(void)state;
+	kv_start(calm, 0);
+	from = allocated(COUNT * BLOCK_TOKENS, 0, 0);
+	to = allocated(COUNT * BLOCK_TOKENS, 0, 0);
+	write_tokens(from, 0, COUNT * BLOCK_TOKENS, 1);
+	for (uint32_t i = 0; i < COUNT; i++)
+		pairs[i] = (struct gpool_kv_pair){block_at(from, i), block_at(to, COUNT - 1 - i)};
+	for (int turn = 0; turn < 2; turn++) {
+		write_tokens(to, 0, COUNT * BLOCK_TOKENS, 2);
+		launches = gpu_thread_calls(GPU_CALL_LAUNCH);
+		if (turn)
+			worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
+		assert_int_equal(gpool_kv_copy_blocks(kv, pairs, COUNT), 0);
+		worker->capabilities |= GPU_CAP_KERNELS;
+		assert_int_equal(gpu_thread_calls(GPU_CALL_LAUNCH), launches + (turn ? 0 : (COUNT + WHOLE - 1) / WHOLE));
+		settle();
+		for (uint32_t i = 0; i < COUNT * BLOCK_TOKENS; i++) {
+			uint32_t source = (COUNT - 1 - i / BLOCK_TOKENS) * BLOCK_TOKENS + i % BLOCK_TOKENS;
+
+			assert_int_equal(*token_at(to, i), UINT64_C(1) << 32 | source);
+		}
+	}
+	/* A swap through a third block, and two copies to the same block: each copy is made after those before it. */
+	pairs[0] = (struct gpool_kv_pair){block_at(from, 0), block_at(to, 0)};
+	pairs[1] = (struct gpool_kv_pair){block_at(from, 5), block_at(from, 0)};
+	pairs[2] = (struct gpool_kv_pair){block_at(to, 0), block_at(from, 5)};
+	pairs[3] = (struct gpool_kv_pair){block_at(from, 7), block_at(to, 3)};
+	pairs[4] = (struct gpool_kv_pair){block_at(from, 9), block_at(to, 3)};
+	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 5), 0);
+	settle();
+	assert_int_equal(*token_at(from, 0), UINT64_C(1) << 32 | 5 * BLOCK_TOKENS);
+	assert_int_equal(*token_at(from, 5 * BLOCK_TOKENS), UINT64_C(1) << 32 | 0);
+	assert_int_equal(*token_at(to, 3 * BLOCK_TOKENS), UINT64_C(1) << 32 | 9 * BLOCK_TOKENS);
 }
 
 /* ---- admission ---- */
@@ -935,7 +1092,10 @@ int main(void)
 		cmocka_unit_test_teardown(test_lowest_first, kv_stop),
 		cmocka_unit_test_teardown(test_fork, kv_stop),
 		cmocka_unit_test_teardown(test_fork_of_bulk, kv_stop),
+		cmocka_unit_test_teardown(test_zero, kv_stop),
+		cmocka_unit_test_teardown(test_zero_fails, kv_stop),
 		cmocka_unit_test_teardown(test_copy_blocks, kv_stop),
+		cmocka_unit_test_teardown(test_many_copies, kv_stop),
 		cmocka_unit_test_teardown(test_batch, kv_stop),
 		cmocka_unit_test_teardown(test_watermark, kv_stop),
 		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),

@@ -178,6 +178,12 @@ static void test_copies_that_fail(void **state)
 	(void)state;
 	pack_start(0);
 	holes_make(sequences, 4, 4);
+	gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 1, -EIO);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), -EIO);
+	assert_int_equal(statistics().committed_chunks, 4);
+	contents_stand(sequences, 4 * CHUNK_BLOCKS);
+	/* A library without kernels makes single copies. */
+	worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
 	for (uint64_t n = 1; n <= 2; n++) {
 		gpu_fault_set(worker->gpu, GPU_CALL_COPY, n, -EIO);
 		assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), -EIO);
@@ -187,6 +193,7 @@ static void test_copies_that_fail(void **state)
 	/* The fault occurs one chunk later: the earlier moves are kept. */
 	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 3, -EIO);
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 2);
+	worker->capabilities |= GPU_CAP_KERNELS;
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);

@@ -645,9 +645,142 @@ static void test_not_asked_for(void **state)
 	assert_int_equal(gpool_kv_prefix_evict(kv, 1), -EOPNOTSUPP);
 }
 
+/* ---- the radix tree ---- */
+
+enum { NODES = 16, NODE_BLOCKS = 64 };
+
+static struct gpool_kv_prefix_node nodes[NODES];
+static uint32_t node_of[NODE_BLOCKS], node_count;
+
+static void tree_read(void)
+{
+	int count = gpool_kv_prefix_tree(kv, nodes, NODES, node_of);
+	uint32_t blocks = 0, listed = 0;
+
+	assert_true(count >= 0 && count <= NODES);
+	node_count = (uint32_t)count;
+	assert_int_equal(gpool_kv_prefix_tree(kv, NULL, 0, NULL), count);
+	for (uint32_t block = 0; block < NODE_BLOCKS; block++) {
+		assert_true(node_of[block] == UINT32_MAX || node_of[block] < node_count);
+		listed += node_of[block] != UINT32_MAX;
+	}
+	for (uint32_t i = 0; i < node_count; i++) {
+		uint32_t children = 0;
+
+		blocks += nodes[i].blocks;
+		assert_int_equal(node_of[nodes[i].last_block], i);
+		assert_true(nodes[i].parent == UINT32_MAX || nodes[i].parent < i);
+		if (nodes[i].parent != UINT32_MAX)
+			assert_int_equal(nodes[i].first_token,
+				nodes[nodes[i].parent].first_token + nodes[nodes[i].parent].blocks * T);
+		else
+			assert_int_equal(nodes[i].first_token, 0);
+		for (uint32_t other = 0; other < node_count; other++)
+			children += nodes[other].parent == i;
+		assert_int_equal(nodes[i].children, children);
+	}
+	assert_int_equal(blocks, listed);
+}
+
+/* Find the node of the longest published beginning of a text. */
+static const struct gpool_kv_prefix_node *node_of_text(const uint32_t *ids, uint32_t tokens)
+{
+	struct gpool_kv_prefix prefix = prefix_of(ids, tokens);
+	struct gpool_kv_prefix_found found = found_of(&prefix);
+
+	if (!found.blocks) {
+		assert_int_equal(found.last_block, -1);
+		return NULL;
+	}
+	return &nodes[node_of[found.last_block]];
+}
+
+/* Two texts with a common beginning, one of which another sequence continues. */
+static void test_tree(void **state)
+{
+	uint32_t left[12 * T], right[12 * T];
+	struct gpool_kv_prefix_node part[1];
+	const struct gpool_kv_prefix_node *node;
+	uint64_t first, second, third, key;
+
+	(void)state;
+	prefix_start(64, 0);
+	tree_read();
+	assert_int_equal(node_count, 0);
+	memcpy(left, text(1), sizeof(left));
+	memcpy(right, left, sizeof(right));
+	memcpy(right + 4 * T, text(2), 8 * T * sizeof(*right));
+	first = published(left, 8 * T);
+	tree_read();
+	assert_int_equal(node_count, 1);
+	assert_int_equal(nodes[0].blocks, 8);
+	assert_int_equal(nodes[0].sequences, 1);
+	assert_int_equal(nodes[0].pooled, 0);
+	assert_int_equal(nodes[0].last_block, block_at(first, 7));
+	/* The second text splits the node: 4 common blocks, then 4 and 6. */
+	second = published(right, 10 * T + 1);
+	tree_read();
+	assert_int_equal(node_count, 3);
+	assert_int_equal(nodes[0].blocks, 4);
+	assert_int_equal(nodes[0].children, 2);
+	assert_int_equal(nodes[0].sequences, 2);
+	assert_int_equal(nodes[0].first_token, 0);
+	key = nodes[0].key[0];
+	node = node_of_text(left, 12 * T);
+	assert_int_equal(node->blocks, 4);
+	assert_int_equal(node->parent, 0);
+	assert_int_equal(node->sequences, 1);
+	assert_int_equal(node->last_block, block_at(first, 7));
+	node = node_of_text(right, 12 * T);
+	assert_int_equal(node->blocks, 6);
+	assert_int_equal(node->first_token, 4 * T);
+	assert_ptr_equal(node_of_text(left, 3 * T), &nodes[0]);
+	assert_null(node_of_text(text(3), 4 * T));
+	/* All blocks of a sequence's table are in the nodes that lead to its last one. */
+	for (uint32_t i = 0; i < 10; i++)
+		assert_int_equal(node_of[block_at(second, i)], i < 4 ? 0 : node - nodes);
+	assert_int_equal(node_of[block_at(second, 10)], UINT32_MAX);
+	/* A sequence that continues the first text makes no new node, but it uses another number of sequences. */
+	third = published(left, 6 * T);
+	tree_read();
+	assert_int_equal(node_count, 4);
+	node = node_of_text(left, 12 * T);
+	assert_int_equal(node->blocks, 2);
+	assert_int_equal(node->sequences, 1);
+	assert_int_equal(nodes[node->parent].blocks, 2);
+	assert_int_equal(nodes[node->parent].sequences, 2);
+	assert_int_equal(nodes[0].sequences, 3);
+	/* Only as many nodes as fit are written. */
+	part[0].blocks = 77;
+	assert_int_equal(gpool_kv_prefix_tree(kv, part, 1, node_of), 4);
+	assert_int_equal(part[0].blocks, 4);
+	assert_int_equal(part[0].children, 0); /* those that are not written are not counted */
+	/* Cached blocks have no sequence. */
+	assert_int_equal(gpool_kv_free(kv, third), 0);
+	assert_int_equal(gpool_kv_free(kv, first), 0);
+	tree_read();
+	assert_int_equal(node_count, 3);
+	node = node_of_text(left, 12 * T);
+	assert_int_equal(node->blocks, 4);
+	assert_int_equal(node->sequences, 0);
+	assert_int_equal(nodes[0].sequences, 1);
+	assert_true(nodes[0].key[0] == key);
+	/* The common beginning and the end that is left are one node again, when the other end is evicted. */
+	assert_int_equal(gpool_kv_prefix_evict(kv, 4), 4);
+	tree_read();
+	assert_int_equal(node_count, 1);
+	assert_int_equal(nodes[0].blocks, 10);
+	assert_int_equal(gpool_kv_free(kv, second), 0);
+	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 10);
+	tree_read();
+	assert_int_equal(node_count, 0);
+	assert_int_equal(gpool_kv_prefix_tree(kv, NULL, 1, NULL), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_tree, kv_stop),
 		cmocka_unit_test_teardown(test_shared, kv_stop),
 		cmocka_unit_test_teardown(test_exact_prefix_only, kv_stop),
 		cmocka_unit_test_teardown(test_request_limits, kv_stop),

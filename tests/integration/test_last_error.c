@@ -444,6 +444,7 @@ static void test_sequences(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_batch limits = {.size = 1};
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
 	struct gpool_kv_layout layout = {.size = 1};
 	struct gpool_kv_sequence_info info = {.size = 1};
 	struct gpool_kv_stats statistics = {.size = 1};
@@ -479,6 +480,12 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
+	SAYS(gpool_kv_prefix_tree(kv, NULL, 0, NULL), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, &number), -EINVAL,
+		"victims is set, but most, its number of elements, is 0");
+	growth.flags = 2;
+	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, NULL), -EINVAL,
+		"flags are 0x2; the only known flag is GPOOL_KV_GROW_OFFLOAD");
 	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_oom_info(kv, &need), -EINVAL, "size is 1 bytes");
@@ -556,11 +563,15 @@ static void test_groups_of_caches(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv *caches[] = {make_cache(0), make_cache(0)}, *twice[] = {caches[0], caches[0]};
 	struct gpool_kv_need need = {.size = 1};
+	struct gpool_kv_member member = {.size = sizeof(member)};
+	struct gpool_kv_order order = {.size = 0};
 	struct gpool_kv_group *group;
 	struct gpool_kv_span span;
 	uint64_t sequence, child;
 
 	(void)state;
+	SAYS(gpool_kv_group_create_members(&member, 1, 16, &group), -EINVAL, "cache 0 is NULL");
+	SAYS(gpool_kv_execute(caches[0], &order), -EPROTO, "the order has 0 bytes; this version of the library has orders of ");
 	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group must have 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
 	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,

@@ -83,6 +83,7 @@ static void test_usage_errors(void **state)
 		{"top", "-o", "json"},
 		{"top", "--offline"},
 		{"adapters", "a"},
+		{"prefixes", "a"},
 		{"help", "--completion", "fish"},
 		{"bench", "--offline"},
 		{"drain", "--offline"},
@@ -214,6 +215,7 @@ static void test_no_agent(void **state)
 		{"drain"},
 		{"top"},
 		{"adapters"},
+		{"prefixes"},
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -695,6 +697,7 @@ static void test_unknown_names(void **state)
 		{"drain"},
 		{"bench"},
 		{"adapters"},
+		{"prefixes"},
 		{"top"},
 	};
 	struct result result;
@@ -899,6 +902,78 @@ static void test_adapters(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 	}
 	gpool_close(second);
+}
+
+/* Shared prefixes are shown as a tree. Other objects are not shown, also if they follow one another. */
+static void test_prefixes(void **state)
+{
+	enum { COUNT = 7 };
+	static const struct {
+		const char *name;
+		int follows, depth, followers, shown; /* shown: position; -1: not shown */
+	} made[COUNT] = {
+		{"kv-prefix/00aa", -1, 0, 2, 0},
+		{"kv-prefix/01bb", 0, 1, 1, 1},
+		{"vllm-kv/4e5f/0/02cc", -1, 0, 0, 4},
+		{"kv-prefix/03dd", 0, 1, 0, 3},
+		{"kv-prefix/04ee", 1, 2, 0, 2},
+		{"other", 0, 0, 0, -1},
+		{"kv-prefix/05ff", 5, 0, 0, 5},
+	};
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *objects[COUNT];
+	uint64_t numbers[COUNT] = {0}, version;
+	struct result result;
+	const cJSON *entry;
+	uint32_t index, count = 0;
+
+	(void)state;
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	for (int i = 0; i < COUNT; i++) {
+		assert_int_equal(gpool_object_create(world.worker, made[i].name, &options, &objects[i]), 0);
+		assert_int_equal(gpool_object_alloc(objects[i], 1, NULL, &index), 0);
+		objects[i]->follows = made[i].follows < 0 ? NULL : objects[made[i].follows];
+		objects[i]->of_library = !strncmp(made[i].name, "kv-", 3);
+		assert_int_equal(gpool_object_publish(objects[i], &version), 0);
+	}
+	assert_int_equal(gpool_object_pin(objects[3]), 0);
+	result = AGENT_JSON("prefixes");
+	expect(&result, OK);
+	expect_document(&result, "prefixes");
+	cJSON_ArrayForEach(entry, list(&result, "prefixes"))
+	{
+		for (int i = 0; i < COUNT; i++) {
+			if (made[i].shown != (int)count)
+				continue;
+			numbers[i] = number(entry, "number");
+			assert_string_equal(string(entry, "object"), made[i].name);
+			assert_string_equal(string(entry, "pool"), "p0");
+			assert_string_equal(string(entry, "state"), "current");
+			assert_int_equal(number(entry, "depth"), made[i].depth);
+			assert_int_equal(number(entry, "followers"), made[i].followers);
+			assert_int_equal(number(entry, "follows"), made[i].depth ? numbers[made[i].follows] : 0);
+			assert_int_equal(number(entry, "pages"), 1);
+			assert_int_equal(number(entry, "readers"), 1);
+			assert_int_equal(number(entry, "pins"), i == 3);
+		}
+		count++;
+	}
+	assert_int_equal(count, COUNT - 1);
+	result_free(&result);
+	result = AGENT("prefixes");
+	expect(&result, OK);
+	expect_text(result.out, "    04ee");
+	assert_null(strstr(result.out, "other"));
+	result_free(&result);
+	assert_int_equal(gpool_object_unpin(objects[3]), 0);
+	for (int i = COUNT; i-- > 0;) {
+		assert_int_equal(gpool_object_delete(world.worker, made[i].name, 0), 0);
+		assert_int_equal(gpool_object_close(objects[i]), 0);
+	}
+	result = AGENT_JSON("prefixes");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "prefixes")), 0);
+	result_free(&result);
 }
 
 static void test_objects(void **state)
@@ -1394,6 +1469,7 @@ int main(void)
 		/* these change the state that the others examine */
 		cmocka_unit_test(test_pinnable_object),
 		cmocka_unit_test(test_adapters),
+		cmocka_unit_test(test_prefixes),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_reload),

@@ -532,7 +532,7 @@ static uint64_t random_next(uint64_t *seed)
 static void verbs_survive(struct keeper *keeper, const char *snapshot)
 {
 	static const char *const names[] = {
-		"status", "pages", "pins", "clients", "objects", "roles", "transfers", "check", "regions"};
+		"status", "pages", "pins", "clients", "objects", "roles", "transfers", "check", "regions", "prefixes"};
 	const char *offline = snapshot ? snapshot : "--offline";
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

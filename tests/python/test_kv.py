@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import unittest
-from typing import Any
+from typing import Any, List
 
 import numpy
 
@@ -135,6 +135,46 @@ class Caches(CacheTest):
 
     # ---- preemption and offloading ----
 
+    def test_growing_preempts(self) -> None:
+        with self.cache(max_blocks=16) as cache:
+            size = cache.layout.max_blocks  # whole chunks
+            low, middle, high = (cache.allocate((size // 4) * 16, priority=priority) for priority in range(3))
+            rest = cache.allocate((size - 3 * (size // 4)) * 16, priority=9)
+            slot, preempted = cache.grow(high)
+            self.assertEqual((slot, preempted), (cache.table(high)[-1] * 16, [low]))
+            self.assertEqual(cache.grow(high), (slot + 1, []))
+            free = cache.stats().free_blocks
+            asked: List[int] = []
+
+            def policy(sequence: int) -> int:
+                asked.append(sequence)
+                self.assertGreater(cache.oom_info().needed_blocks, free)
+                return rest
+
+            _, preempted = cache.grow(middle, (free + 1) * 16, policy=policy)
+            self.assertEqual((asked, preempted), ([middle], [rest]))
+            self.assertEqual(cache.sequence_info(rest).state, gpool.KvState.PREEMPTED)
+            # the sequence itself, an exception, and one that is not running
+            with self.assertRaises(gpool.NoRoom) as refused:
+                cache.grow(high, size * 8, policy=lambda sequence: sequence)
+            self.assertEqual(refused.exception.preempted, [])  # type: ignore[attr-defined]
+            with self.assertRaises(ZeroDivisionError):
+                cache.grow(high, size * 8, policy=lambda sequence: 1 // 0)
+            with self.assertRaises(TypeError):
+                cache.grow(high, size * 8, policy=lambda sequence: "x")  # type: ignore[arg-type, return-value]
+            with self.assertRaises(gpool.Error) as wrong:
+                cache.grow(high, size * 8, policy=lambda sequence: rest)
+            self.assertEqual(wrong.exception.errno, errno.EINVAL)
+            # middle is the next in the order itself
+            self.assertRaises(gpool.NoRoom, cache.grow, middle, size * 8)
+            with self.assertRaises(gpool.Error) as wrong:
+                cache.grow(high, size * 16)
+            self.assertEqual(wrong.exception.errno, errno.EFBIG)
+            self.assertEqual(cache.stats().preempted, 2)
+            cache.host_reserve(size * BLOCK_BYTES)
+            self.assertEqual(cache.grow(high, size * 8, policy=lambda sequence: None, offload=True)[1], [middle])
+            self.assertEqual(cache.offload_info().sequences, 1)
+
     def test_preempted_sequences(self) -> None:
         with self.cache() as cache:
             self.assertIsNone(cache.waiting())
@@ -237,7 +277,7 @@ class Caches(CacheTest):
             named = gpool.KvPrefix(ids, adapter_id=3, salt=(1, 2))
             self.assertEqual(cache.prefix_find(named).blocks, 0)
             self.assertEqual(cache.prefix_publish(sequence, named), 6)
-            self.assertEqual(cache.prefix_find(named), (6, 96, 0))
+            self.assertEqual(cache.prefix_find(named), (6, 96, 0, cache.table(sequence)[5]))
             self.assertEqual(cache.prefix_find(gpool.KvPrefix(numpy.array(ids), 3, (1, 2))).tokens, 96)
             for other in (named._replace(adapter_id=4), named._replace(salt=(1, 3)), named._replace(ids=[7, *ids[1:]])):
                 self.assertEqual(cache.prefix_find(other).blocks, 0)
@@ -245,7 +285,7 @@ class Caches(CacheTest):
             self.assertEqual((found, cache.table(shared)[:6]), (96, cache.table(sequence)[:6]))
             cache.free(shared)
             cache.free(sequence)
-            self.assertEqual(cache.prefix_find(named), (6, 96, 6))
+            self.assertEqual(cache.prefix_find(named)[:3], (6, 96, 6))
             again, found = cache.prefix_allocate(40, named._replace(ids=ids[:39]))
             self.assertEqual(found, 32)
             self.assertTrue((self.blocks(cache)[cache.table(again)[0]] == 5).all())
@@ -260,6 +300,29 @@ class Caches(CacheTest):
         with self.cache() as plain, self.assertRaises(gpool.Error) as caught:
             plain.prefix_find(named)
         self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+
+    def test_prefixes_are_a_tree(self) -> None:
+        first, second = list(range(96)), list(range(64)) + list(range(1000, 1064))
+        with self.cache(prefixes=True) as cache:
+            self.assertEqual(cache.prefix_tree()[0], [])
+            sequences = []
+            for ids in (first, second):
+                sequences.append(cache.prefix_allocate(len(ids), gpool.KvPrefix(ids))[0])
+                cache.prefix_publish(sequences[-1], gpool.KvPrefix(ids))
+            nodes, node_of = cache.prefix_tree()
+            self.assertEqual(len(nodes), 3)
+            self.assertEqual(nodes[0][1:5] + nodes[0][6:], (None, 2, 0, 4, 2, False))
+            for ids, sequence, blocks in zip((first, second), sequences, (2, 4)):
+                last = cache.prefix_find(gpool.KvPrefix(ids)).last_block
+                self.assertEqual(last, cache.table(sequence)[-1])
+                node = nodes[node_of[last] or 0]
+                self.assertEqual(node[1:], (0, 0, 64, blocks, last, 1, False))
+                self.assertEqual({node_of[block] for block in cache.table(sequence)}, {0, node_of[last]})
+                self.assertEqual(len(node.key), 32)
+            cache.free(sequences[0])
+            self.assertEqual(sorted(node.sequences for node in cache.prefix_tree()[0]), [0, 1, 1])
+        with self.cache() as plain, self.assertRaises(gpool.Error):
+            plain.prefix_tree()
 
     def test_prefixes_of_another_session(self) -> None:
         options: Any = {"prefixes": True, "model": b"m" * 32, "pool_blocks": 256}
@@ -361,6 +424,43 @@ class Groups(CacheTest):
                 with self.subTest(caches=caches), self.assertRaises(gpool.Error):
                     gpool.KvGroup(caches, tokens)
             self.assertEqual(one.handle.calls, 0)
+
+    def test_caches_of_other_processes(self) -> None:
+        with self.cache() as one, self.cache() as two:
+            broken = False
+            orders: List[bytes] = []
+
+            def send(order: bytes) -> bytes:
+                orders.append(order)
+                if broken:
+                    raise ConnectionResetError
+                return two.execute(order)
+
+            with gpool.KvGroup([one, send], 32) as group:
+                sequence = group.allocate(40)
+                part = group.span(sequence, 1)
+                self.assertEqual(part[:3], (32, 8, 1))
+                self.assertEqual(group.append(sequence), (1, two.table(part.sequence)[0] * BLOCK_TOKENS + 8))
+                self.assertEqual(two.stats().running, 1)
+                broken = True
+                with self.assertRaises(gpool.Error) as caught:
+                    group.append(sequence)
+                self.assertEqual(caught.exception.errno, errno.ECONNRESET)
+                self.assertIsInstance(group.failures[0], ConnectionResetError)
+                before = len(orders)
+                with self.assertRaises(gpool.Error):
+                    group.fork(sequence)
+                self.assertEqual(len(orders), before)
+                group.free(sequence)
+                self.assertEqual(one.stats().running, 0)
+            broken = False
+            with gpool.KvGroup([send], 32) as group:
+                group.free(group.allocate(1))
+            self.assertRaises(ValueError, two.execute, b"order")
+            with self.assertRaises(gpool.Error) as caught:
+                two.execute(bytes(len(orders[0])))
+            self.assertEqual(caught.exception.errno, errno.EPROTO)
+            two.free(part.sequence)
 
     def test_a_pool_ends_its_groups(self) -> None:
         pool = self.agent.pool()

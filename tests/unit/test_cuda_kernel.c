@@ -144,7 +144,7 @@ static int teardown(void **state)
 
 static int copy_something(struct gpu *gpu)
 {
-	const struct block_copy_args args = {.items = 0x1000, .bytes_max = 100000, .count = 7};
+	const struct block_copy_args args = {.bytes_max = 100000, .count = 7, .items = {{0x1000, 0x2000, 16}}};
 
 	return block_copy_queue(gpu, &args, stream);
 }
@@ -158,7 +158,7 @@ static void test_loads_and_looks_up_once(void **state)
 	assert_ptr_equal(driver.image, gpu_kernel_images[KERNEL_IMAGE_block_copy]);
 	assert_string_equal(driver.name, "block_copy");
 	assert_true(driver.grid[0] == 7 && driver.grid[1] > 1 && driver.grid[2] == 1 && driver.block == 256);
-	assert_true(driver.args.items == 0x1000 && driver.args.bytes_max == 100000 && driver.args.count == 7);
+	assert_true(driver.args.items[0].to == 0x1000 && driver.args.bytes_max == 100000 && driver.args.count == 7);
 	assert_ptr_equal(driver.stream, stream);
 	assert_int_equal(copy_something(gpu), 0);
 	assert_true(driver.loads == 1 && driver.lookups == 1 && driver.launches == 2);

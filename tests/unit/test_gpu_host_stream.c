@@ -850,7 +850,7 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 	case GPU_CALL_FILL: return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
 	case GPU_CALL_LAUNCH:
 		/* zeros: no items */
-		return block_copy_queue(f->gpu, &(struct block_copy_args){.items = at(f, 2), .count = 1}, f->stream);
+		return block_copy_queue(f->gpu, &(struct block_copy_args){.count = 1}, f->stream);
 	case GPU_CALL_EVENT_CREATE: return gpu_event_create(f->gpu, 0, &event);
 	case GPU_CALL_EVENT_RECORD: return gpu_event_record(f->gpu, c->event, f->stream);
 	case GPU_CALL_EVENT_QUERY: return gpu_event_query(f->gpu, c->event);

@@ -104,12 +104,11 @@ static void finish(struct fixture *f)
 static void test_a_launch_waits_for_its_turn(void **state)
 {
 	struct fixture *f = *state;
-	struct block_copy_item *item = device(f, sizeof(*item));
 	char *from = device(f, 16), *to = device(f, 16);
-	struct block_copy_args args = {.items = (uintptr_t)item, .count = 1};
+	struct block_copy_args args = {.count = 1};
 
 	memset(from, 'x', 16);
-	*item = (struct block_copy_item){(uintptr_t)to, (uintptr_t)from, 16};
+	args.items[0] = (struct block_copy_item){(uintptr_t)to, (uintptr_t)from, 16};
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
 	memset(&args, 0xff, sizeof(args)); /* the launch has copied it */
@@ -123,7 +122,7 @@ static void test_a_launch_waits_for_its_turn(void **state)
 static void test_close_cancels_a_launch(void **state)
 {
 	struct fixture *f = *state;
-	struct block_copy_args args = {.items = (uintptr_t)device(f, 64), .count = 1};
+	struct block_copy_args args = {.count = 1};
 
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
@@ -445,10 +444,9 @@ static void test_block_copy(void **state)
 {
 	enum { ITEMS = 40, SLOT = 8192 };
 	struct fixture *f = *state;
-	struct block_copy_item *items = device(f, ITEMS * sizeof(*items));
 	uint8_t *from = device(f, ITEMS * SLOT), *to = device(f, ITEMS * SLOT);
 	uint8_t *expected = calloc(ITEMS, SLOT);
-	struct block_copy_args args = {.items = (uintptr_t)items, .bytes_max = SLOT, .count = ITEMS};
+	struct block_copy_args args = {.bytes_max = SLOT, .count = ITEMS};
 
 	assert_non_null(expected);
 	for (uint32_t i = 0; i < ITEMS * SLOT; i++)
@@ -457,7 +455,7 @@ static void test_block_copy(void **state)
 		uint32_t skew = random_bits(f) % 32, bytes = i % 7 ? random_bits(f) % (SLOT - 32) : 0;
 		uint32_t source = (i * 7 + 3) % ITEMS;
 
-		items[i] = (struct block_copy_item){
+		args.items[i] = (struct block_copy_item){
 			(uintptr_t)(to + i * SLOT + skew), (uintptr_t)(from + source * SLOT), bytes};
 		memcpy(expected + i * SLOT + skew, from + source * SLOT, bytes);
 	}
@@ -468,9 +466,9 @@ static void test_block_copy(void **state)
 
 	args.count = 0;
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
-	args = (struct block_copy_args){.items = (uintptr_t)items + 4, .count = 1};
+	args.count = BLOCK_COPY_ITEMS_MAX + 1;
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), -EINVAL);
-	args = (struct block_copy_args){.count = 1};
+	args = (struct block_copy_args){.count = 1, .reserved = 1};
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), -EINVAL);
 	assert_int_equal(gpu_calls(f->gpu, GPU_CALL_LAUNCH), 1);
 }

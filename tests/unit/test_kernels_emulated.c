@@ -132,9 +132,8 @@ static void test_block_copy(void **state)
 {
 	enum { ITEMS = 9 };
 	struct rig *rig = *state;
-	struct place list = rig_place(rig, ITEMS * sizeof(struct block_copy_item));
-	struct block_copy_item *items = list.host;
-	struct block_copy_args args = {.items = list.device, .bytes_max = 40000, .count = ITEMS};
+	struct block_copy_args args = {.bytes_max = 40000, .count = ITEMS};
+	struct block_copy_item *items = args.items;
 	struct place from[ITEMS], to[ITEMS];
 
 	for (uint32_t i = 0; i < ITEMS; i++) {

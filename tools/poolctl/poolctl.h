@@ -83,6 +83,7 @@ int drain_run(const struct command *command);
 int limit_run(const struct command *command);
 int objects_run(const struct command *command);
 int adapters_run(const struct command *command);
+int prefixes_run(const struct command *command);
 int object_run(const struct command *command);
 int reload_run(const struct command *command);
 int check_run(const struct command *command);

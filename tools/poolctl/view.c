@@ -99,6 +99,7 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 			.flags = record->flags,
 			.cost_us = record->cost_us,
 			.follows = record->follows,
+			.follows_version = record->follows_version,
 			.used_ms = atomic_load_explicit(&record->used_ms, memory_order_relaxed),
 			.uses = atomic_load_explicit(&record->uses, memory_order_relaxed),
 		};

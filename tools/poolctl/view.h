@@ -53,7 +53,7 @@ struct object_view {
 	uint64_t page_bytes;
 	uint32_t number, state, memory_class, pages, allocations, readers, writer, uid, pid;
 	uint32_t pins, flags, cost_us, follows;
-	uint64_t version, layout_hash, metadata_bytes, published_ms;
+	uint64_t version, follows_version, layout_hash, metadata_bytes, published_ms;
 	uint64_t used_ms, uses; /* of pinnable objects */
 	char name[128], label[64], tenant[64], role[64];
 };

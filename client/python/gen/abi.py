@@ -124,10 +124,9 @@ class Header:
 
     def fields(self, line: str) -> Iterator[Tuple[str, str, str]]:
         """Yield (name, ctypes type, Python type) for each name of a declaration such as `uint32_t free, pinned[2]`."""
-        pointer = re.fullmatch(r"\s*void \(\*(\w+)\)\((.*)\)\s*", line, flags=re.S)
+        pointer = re.fullmatch(r"\s*(?:void|int) \(\*(\w+)\)\(.*\)\s*", line, flags=re.S)
         if pointer:
-            arguments = ", ".join(self.argument(a) for a in split_arguments(pointer[2]))
-            yield pointer[1], f"c.CFUNCTYPE(None, {arguments})", "Any"
+            yield pointer[1], self.argument(line.strip()), "Any"
             return
         match = re.fullmatch(r"\s*((?:const )?(?:struct )?\w+) (.*)", line, flags=re.S)
         if not match:

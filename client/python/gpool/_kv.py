@@ -7,7 +7,7 @@ import ctypes
 import enum
 import errno
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._dtype import dtype_of
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ._kv_group import KvGroup
     from ._pool import Pool
     from ._stream import Stream
+
+
+CHOOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
+"""type of the policy of gpool_kv_grow()"""
 
 
 class KvAdmission(enum.IntEnum):
@@ -99,6 +103,29 @@ class KvPrefixFound(NamedTuple):
     tokens: int
     cached_blocks: int
     """those of the blocks that no sequence uses; they count as free until they are used"""
+    last_block: int = -1
+    """number of the last of the blocks; -1: none"""
+
+
+class KvPrefixNode(NamedTuple):
+    """A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and
+    all of which the same sequences use.
+    """
+
+    key: str
+    """of its last block: a hash, in hexadecimal, of all tokens up to its end, and of model, shape, adapter and salt"""
+    parent: Optional[int]
+    """index of the node that it follows; None: it is the beginning of its texts"""
+    children: int
+    first_token: int
+    """number of tokens before it"""
+    blocks: int
+    last_block: int
+    """number of its last block"""
+    sequences: int
+    """running sequences that use its blocks; 0: they are cached"""
+    pooled: bool
+    """whether other processes can share its blocks"""
 
 
 class KvQuantError(NamedTuple):
@@ -386,6 +413,66 @@ class KvCache(Closing):
         blocks = self._call(library().gpool_kv_preempt, sequence, ctypes.byref(victim), what="preempt a sequence")
         return blocks, victim.value
 
+    def grow(
+        self,
+        sequence: int,
+        tokens: int = 1,
+        *,
+        policy: Optional[Callable[[int], Optional[int]]] = None,
+        most: int = 256,
+        offload: bool = False,
+        to_pool: bool = False,
+        int8: bool = False,
+    ) -> Tuple[int, List[int]]:
+        """Append tokens as append(), and preempt other sequences while blocks or pages are missing; return the slot of
+        the first token, and the preempted sequences in order.
+
+        policy: called with the sequence when blocks are missing; returns the running sequence to preempt next, None for
+        the one that preempt() would select, or the sequence itself for none. It may call this cache, but not close it.
+        Without a policy, no sequence is preempted that comes after the sequence itself in the order of preempt(). most:
+        maximum number of sequences to preempt, at least 1. offload: keep their content as offload(), whose arguments
+        are to_pool and int8; if it has no room, it is discarded.
+        Raises as append() and offload(), and what the policy raises. NoRoom: the policy or the order permits no further
+        preemption. The exception has the attribute `preempted`: the sequences that were preempted nevertheless. Error
+        with EFBIG: more blocks than the cache or the pool has; nothing was preempted.
+        Cost: as append(); for each preempted sequence as preempt() or offload().
+        """
+        raised: List[BaseException] = []
+
+        def choose(_context: Any, growing: int, victim: Any) -> int:
+            try:
+                assert policy
+                victim[0] = policy(growing) or 0
+                return 0
+            except BaseException as exception:  # ctypes would print it
+                raised.append(exception)
+                return -errno.ECANCELED
+
+        growth = _abi.gpool_kv_growth(size=ctypes.sizeof(_abi.gpool_kv_growth), most=most)
+        if policy:
+            growth.choose = CHOOSE(choose)
+        if offload:
+            growth.flags = _abi.GPOOL_KV_GROW_OFFLOAD
+            growth.offload_flags = offload_flags(to_pool, int8)
+        slot, victims = ctypes.c_uint64(), (ctypes.c_uint64 * max(most, 1))()
+        try:
+            self._call(
+                library().gpool_kv_grow,
+                sequence,
+                tokens,
+                ctypes.byref(growth),
+                ctypes.byref(slot),
+                victims,
+                what=f"append {tokens} tokens to a sequence",
+            )
+        except Exception as exception:
+            cause = raised[0] if raised else exception
+            cause.preempted = [victim for victim in victims if victim]  # type: ignore[attr-defined]
+            if raised:
+                raise cause from None
+            raise
+        return slot.value, [victim for victim in victims if victim]
+
     def waiting(self) -> Optional[int]:
         """Return the preempted sequence to resume first: of those with the highest priority, the one that arrived
         first; None: no sequence is preempted.
@@ -434,7 +521,7 @@ class KvCache(Closing):
         Raises as preempt(); NoRoom; Error with EOPNOTSUPP (no host memory, no spill tier, or no kernels for int8).
         """
         victim = ctypes.c_uint64()
-        flags = (_abi.GPOOL_KV_OFFLOAD_POOL if to_pool else 0) | (_abi.GPOOL_KV_OFFLOAD_INT8 if int8 else 0)
+        flags = offload_flags(to_pool, int8)
         blocks = self._call(
             library().gpool_kv_offload, sequence, flags, ctypes.byref(victim), what="offload a sequence"
         )
@@ -509,6 +596,18 @@ class KvCache(Closing):
         """
         return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
 
+    def execute(self, order: bytes) -> bytes:
+        """Execute an order of a KvGroup of another process, and return the answer.
+
+        order: any bytes are permitted. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
+        version of the library. Errors of the call that was ordered are in the answer.
+        """
+        if len(order) != ctypes.sizeof(_abi.gpool_kv_order):
+            raise ValueError(f"an order has {ctypes.sizeof(_abi.gpool_kv_order)} bytes, not {len(order)}")
+        filled = _abi.gpool_kv_order.from_buffer_copy(order)
+        self._call(library().gpool_kv_execute, ctypes.byref(filled), what="execute an order")
+        return bytes(filled)
+
     def stats(self) -> KvStats:
         """Return the statistics of the cache. Cost: proportional to the number of sequences."""
         stats: KvStats = self._read(_abi.gpool_kv_stats, library().gpool_kv_stats, KvStats)
@@ -527,7 +626,7 @@ class KvCache(Closing):
         found = _abi.gpool_kv_prefix_found(size=ctypes.sizeof(_abi.gpool_kv_prefix_found))
         self._call(library().gpool_kv_prefix_find, ctypes.byref(named), ctypes.byref(found), what="find a prefix")
         del kept
-        return KvPrefixFound(found.blocks, found.tokens, found.cached_blocks)
+        return KvPrefixFound(found.blocks, found.tokens, found.cached_blocks, found.last_block)
 
     def prefix_allocate(
         self,
@@ -599,6 +698,37 @@ class KvCache(Closing):
         most = 2**32 - 1 if blocks is None else blocks
         return self._call(library().gpool_kv_prefix_evict, most, what="evict cached blocks")
 
+    def prefix_tree(self) -> Tuple[List[KvPrefixNode], List[Optional[int]]]:
+        """Return the radix tree of the published blocks: its nodes, each after the one that it follows, and for each
+        block of the cache the index of its node, or None.
+
+        The node of a text is that of prefix_find(text).last_block; the nodes of a sequence are those of its table().
+        Raises Error with EOPNOTSUPP: the cache was created without prefixes.
+        Cost: one lock, and proportional to the number of blocks of the cache.
+        """
+        node_of = (ctypes.c_uint32 * (self.layout.max_blocks + self.layout.pool_blocks))()
+        nodes: Any = (_abi.gpool_kv_prefix_node * 0)()
+        while True:
+            most = len(nodes)
+            count = self._call(library().gpool_kv_prefix_tree, nodes, most, node_of, what="describe the prefixes")
+            if count <= most:
+                break
+            nodes = (_abi.gpool_kv_prefix_node * count)()
+        none = 2**32 - 1
+        return [
+            KvPrefixNode(
+                f"{node.key[1]:016x}{node.key[0]:016x}",
+                None if node.parent == none else node.parent,
+                node.children,
+                node.first_token,
+                node.blocks,
+                node.last_block,
+                node.sequences,
+                bool(node.pooled),
+            )
+            for node in nodes[:count]
+        ], [None if node == none else node for node in node_of]
+
     # ---- calls ----
 
     def _call(self, call: Any, *arguments: Any, what: str) -> int:
@@ -621,6 +751,11 @@ def refuse(result: int, what: str) -> NoReturn:
     if raised.errno == errno.EAGAIN:
         raise Preempted(errno.EAGAIN, f"cannot {what}: the sequence is preempted; resume it first")
     raise raised
+
+
+def offload_flags(to_pool: bool, int8: bool) -> int:
+    """Return the flags of gpool_kv_offload()."""
+    return (_abi.GPOOL_KV_OFFLOAD_POOL if to_pool else 0) | (_abi.GPOOL_KV_OFFLOAD_INT8 if int8 else 0)
 
 
 def need_of(filled: _abi.gpool_kv_need) -> KvNeed:

@@ -531,6 +531,7 @@ class Pool(_native.Pool, Closing):
         keep: bool = False,
         prefixes: bool = False,
         adaptive: bool = False,
+        zero: bool = False,
         model: bytes = b"",
         cached_blocks: int = 0,
         pool_blocks: int = 0,
@@ -544,7 +545,8 @@ class Pool(_native.Pool, Closing):
         2^24; 0: as many as the pool can hold. max_sequences: maximum number of sequences at a time, including preempted
         ones; 0: 256. max_sequence_tokens: maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that
         admission keeps free; None: 1 % of max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the
-        content instead of discarding it. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        content instead of discarding it. zero: fill blocks with zeros when a sequence gets them; otherwise their content
+        is undefined. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
         prefixes: blocks can be published and found by their tokens. The following arguments require prefixes. adaptive:
         evict according to statistics of past requests. model: hash of everything that affects the content, at most 32
         bytes. cached_blocks: maximum number of cached blocks; 0: no limit. pool_blocks: number of addresses for blocks
@@ -564,6 +566,7 @@ class Pool(_native.Pool, Closing):
             flags=(_abi.GPOOL_KV_KEEP if keep else 0)
             | (_abi.GPOOL_KV_PREFIXES if prefixes else 0)
             | (_abi.GPOOL_KV_ADAPTIVE if adaptive else 0)
+            | (_abi.GPOOL_KV_ZERO if zero else 0)
             | (_abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
             shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, element.itemsize, block_tokens),
             stream=number_of(stream),
