@@ -257,6 +257,7 @@ static const struct verb verbs[] = {
 	{MSG_TYPE_tenant_totals_request, SESSION_OBSERVER, false, answer_tenant_totals},
 	{MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check},
 	{MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers},
+	{MSG_TYPE_domains_request, SESSION_OBSERVER, false, answer_domains},
 	{MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions},
 	{MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles},
 	{MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict},

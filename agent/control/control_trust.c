@@ -1,5 +1,5 @@
 /*
- * control_trust.c - requests of tools about pages in transfer between trust domains.
+ * control_trust.c - requests of tools about trust domains, and about pages in transfer between them.
  */
 #include "agent/control/exchange.h"
 #include "agent/session/session.h"
@@ -54,4 +54,22 @@ int answer_transfers(struct exchange *x)
 		}
 	}
 	return ENCODE(x, transfers_reply, &reply);
+}
+
+int answer_domains(struct exchange *x)
+{
+	static struct msg_domains_reply reply;
+	struct msg_domains_request request;
+	const struct pool *pool;
+
+	if (DECODE(x, domains_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	memset(&reply, 0, sizeof(reply));
+	for (uint32_t domain = 1; domain <= LEDGER_DOMAINS && trust_domain_name(pool, domain)[0]; domain++)
+		snprintf(reply.domains[reply.domains_count++].name, sizeof(reply.domains[0].name), "%s",
+			trust_domain_name(pool, domain));
+	return ENCODE(x, domains_reply, &reply);
 }

@@ -66,6 +66,7 @@ int answer_pins(struct exchange *x);
 
 /* control_trust.c */
 int answer_transfers(struct exchange *x);
+int answer_domains(struct exchange *x);
 
 /* control_regions.c */
 int answer_regions(struct exchange *x);

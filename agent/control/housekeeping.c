@@ -6,6 +6,7 @@
 #include "agent/pages/reservation.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"
+#include "agent/control/page_facts.h"
 #include "agent/control/recover.h"
 #include "agent/pages/requests.h"
 #include "agent/session/session.h"
@@ -235,6 +236,7 @@ void housekeeping(struct pool *pool)
 		lease_shrink_idle(session, now);
 		reserved_return(session);
 	}
+	facts_expire(pool, now);
 	if (scan_leaks) {
 		pool->leak_scan_ms = now;
 		leak_scan(pool, (uint32_t)now);

@@ -74,7 +74,7 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 {
 	const struct pool_header *header = pool->segment.header;
-	const struct page_uses *all = uses_of(pool); /* the sum over all sessions comes first */
+	const struct page_uses *all = uses_of(pool, false); /* the sum over all sessions comes first */
 	uint32_t states[PAGE_STATES];
 
 	if (!all)
@@ -173,10 +173,16 @@ static void client_entry_fill(
 	entry->reservation_pages = reserved;
 }
 
+static struct listing clients_listing(const struct pool *pool, uint32_t first)
+{
+	return (struct listing){.pool = pool->index + 1, .type = MSG_TYPE_clients_request, .first = first};
+}
+
 int answer_clients(struct exchange *x)
 {
 	struct msg_clients_reply *reply = &big.clients;
 	struct msg_clients_request request;
+	struct listing next = {.pool = 0};
 	const struct pool *only = NULL;
 
 	if (DECODE(x, clients_request, &request))
@@ -191,7 +197,7 @@ int answer_clients(struct exchange *x)
 
 		if (only && pool != only)
 			continue;
-		uses = uses_of(pool);
+		uses = uses_of(pool, listing_continues(x->session, clients_listing(pool, request.first)));
 		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 		reserved = reservation_pages(pool);
@@ -200,12 +206,14 @@ int answer_clients(struct exchange *x)
 				continue;
 			if (reply->clients_count == sizeof(reply->clients) / sizeof(*reply->clients)) {
 				reply->next = p << 12 | id;
+				next = clients_listing(pool, reply->next);
 				break;
 			}
 			client_entry_fill(
 				pool->sessions[id], &uses[id], reserved[id], &reply->clients[reply->clients_count++]);
 		}
 	}
+	listing_set(x->session, next);
 	return ENCODE(x, clients_reply, reply);
 }
 
@@ -265,7 +273,7 @@ int answer_tenants(struct exchange *x)
 
 		if (only && pool != only)
 			continue;
-		uses = uses_of(pool);
+		uses = uses_of(pool, false);
 		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 		for (uint32_t i = 0; i < pool->tenant_count; i++) {
@@ -324,7 +332,7 @@ int answer_shortage(struct exchange *x)
 
 	if (DECODE(x, shortage_request, &request))
 		return exchange_malformed(x);
-	uses = uses_of(pool);
+	uses = uses_of(pool, false);
 	if (!uses)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Large structs are static: the agent has one thread and answers one request at a time. */
@@ -26,12 +25,27 @@ static void page_entry_fill(
 	view_page(page, pool_word(pool, page), fact, session ? &session->segment : NULL, (uint32_t)clock_ms(), entry);
 }
 
+/* The request of this type that lists pages from `first` on. */
+static struct listing listing_at(const struct pool *pool, uint32_t type, uint32_t first)
+{
+	return (struct listing){.pool = pool->index + 1, .type = type, .first = first};
+}
+
+/* Finish a reply. If it is full and more pages follow, the session is expected to continue the list. */
+static void pages_listed(struct exchange *x, const struct pool *pool, uint32_t type, uint32_t next, bool full)
+{
+	listing_set(x->session,
+		full && next < pool->page_count ? listing_at(pool, type, next) : (struct listing){.pool = 0});
+	facts_done(pool);
+}
+
 int answer_pages(struct exchange *x)
 {
 	struct msg_pages_reply *reply = &big.pages;
+	const uint32_t type = MSG_TYPE_pages_request, most = sizeof(reply->pages) / sizeof(*reply->pages);
 	struct msg_pages_request request;
+	const struct page_fact *facts;
 	const struct pool *pool;
-	struct page_fact *facts;
 
 	if (DECODE(x, pages_request, &request))
 		return exchange_malformed(x);
@@ -42,16 +56,19 @@ int answer_pages(struct exchange *x)
 		return exchange_fail(x, -EINVAL,
 			"pages from %u, count %u: pool '%s' has pages 0 to %u, and the count must be at least 1",
 			request.first, request.count, pool->segment.header->name, pool->page_count - 1);
-	if (request.count > sizeof(reply->pages) / sizeof(*reply->pages))
-		request.count = sizeof(reply->pages) / sizeof(*reply->pages);
-	facts = facts_of(pool);
+	if (request.count > most)
+		request.count = most;
+	facts = facts_of(pool, listing_continues(x->session, listing_at(pool, type, request.first)));
 	if (!facts)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 	memset(reply, 0, sizeof(*reply));
 	reply->page_count = pool->page_count;
-	for (uint32_t page = request.first; page < pool->page_count && page < request.first + request.count; page++)
-		page_entry_fill(pool, page, &facts[page], &reply->pages[reply->pages_count++]);
-	free(facts);
+	for (uint32_t page = request.first; page < pool->page_count && page - request.first < request.count; page++) {
+		struct page_fact fact = fact_of(pool, facts, page);
+
+		page_entry_fill(pool, page, &fact, &reply->pages[reply->pages_count++]);
+	}
+	pages_listed(x, pool, type, request.first + reply->pages_count, reply->pages_count == most);
 	return ENCODE(x, pages_reply, reply);
 }
 
@@ -101,9 +118,9 @@ int answer_page_kinds(struct exchange *x)
 {
 	struct msg_page_kinds_reply *reply = &big.kinds;
 	struct msg_page_kinds_request request;
+	const struct page_fact *facts;
 	const struct pool *pool;
-	struct page_fact *facts;
-	uint32_t most = sizeof(reply->pages) / sizeof(*reply->pages);
+	const uint32_t type = MSG_TYPE_page_kinds_request, most = sizeof(reply->pages) / sizeof(*reply->pages);
 
 	if (DECODE(x, page_kinds_request, &request))
 		return exchange_malformed(x);
@@ -113,14 +130,17 @@ int answer_page_kinds(struct exchange *x)
 	if (request.first >= pool->page_count)
 		return exchange_fail(x, -EINVAL, "no page %u: pool '%s' has pages 0 to %u", request.first,
 			pool->segment.header->name, pool->page_count - 1);
-	facts = facts_of(pool);
+	facts = facts_of(pool, listing_continues(x->session, listing_at(pool, type, request.first)));
 	if (!facts)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 	reply->page_count = pool->page_count;
 	reply->pages_count = 0;
-	for (uint32_t page = request.first; page < pool->page_count && reply->pages_count < most; page++)
-		reply->pages[reply->pages_count++] = page_kind_of(pool, page, &facts[page]);
-	free(facts);
+	for (uint32_t page = request.first; page < pool->page_count && reply->pages_count < most; page++) {
+		struct page_fact fact = fact_of(pool, facts, page);
+
+		reply->pages[reply->pages_count++] = page_kind_of(pool, page, &fact);
+	}
+	pages_listed(x, pool, type, request.first + reply->pages_count, reply->pages_count == most);
 	return ENCODE(x, page_kinds_reply, reply);
 }
 
@@ -204,22 +224,33 @@ int answer_pins(struct exchange *x)
 {
 	struct msg_pins_request request;
 	struct pins_look look = {.request = &request, .reply = &big.pins};
-	struct page_fact *facts;
+	struct listing asked, next = {.pool = 0};
+	const struct page_fact *facts;
 
 	if (DECODE(x, pins_request, &request))
 		return exchange_malformed(x);
 	look.pool = exchange_pool(x, request.pool);
 	if (!look.pool)
 		return exchange_no_pool(x, request.pool);
-	facts = facts_of(look.pool);
+	asked = listing_at(look.pool, MSG_TYPE_pins_request, request.first);
+	asked.first_session = request.first_session;
+	facts = facts_of(look.pool, listing_continues(x->session, asked));
 	if (!facts)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
 	memset(look.reply, 0, sizeof(*look.reply));
-	for (look.page = request.first; look.page < look.pool->page_count && !look.reply->next_session; look.page++)
-		if (facts[look.page].use == PAGE_USE_HEAD)
-			block_pins(&look, &facts[look.page]);
+	for (look.page = request.first; look.page < look.pool->page_count && !look.reply->next_session; look.page++) {
+		struct page_fact fact = fact_of(look.pool, facts, look.page);
+
+		if (fact.use == PAGE_USE_HEAD)
+			block_pins(&look, &fact);
 		else
 			object_pins(&look);
-	free(facts);
+	}
+	if (look.reply->next_session) {
+		next = listing_at(look.pool, MSG_TYPE_pins_request, look.reply->next);
+		next.first_session = look.reply->next_session;
+	}
+	listing_set(x->session, next);
+	facts_done(look.pool);
 	return ENCODE(x, pins_reply, look.reply);
 }

@@ -1,5 +1,6 @@
 #include "agent/control/pool_start.h"
 
+#include "agent/control/page_facts.h"
 #include "agent/control/recover.h"
 #include "agent/keeper/channel.h"
 #include "agent/object/objects.h"
@@ -69,7 +70,7 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 }
 
 static const struct session_part *const session_parts[] = {
-	&spill_session_part, &objects_session_part, &reservation_session_part, NULL};
+	&facts_session_part, &spill_session_part, &objects_session_part, &reservation_session_part, NULL};
 
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {
@@ -162,6 +163,7 @@ void pool_destroy(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_end(pool->sessions[id], SESSION_END_STOP);
+	facts_drop(pool->index);
 	objects_destroy(pool);
 	spill_close(pool);
 	jobs_close(pool);

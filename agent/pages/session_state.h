@@ -16,6 +16,16 @@ struct msg_envelope;
 enum session_kind { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
 enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
 
+/*
+ * The request with which the session continues a list that did not fit into one reply; see agent/control/page_facts.h.
+ * All fields are 0 if there is none.
+ */
+struct listing {
+	uint32_t pool; /* index of the pool plus 1 */
+	uint32_t type; /* of the request */
+	uint32_t first, first_session;
+};
+
 struct session {
 	struct pool *pool;
 	uint32_t id; /* also the owner in its page words */
@@ -54,6 +64,7 @@ struct session {
 	uint64_t spill_requests;
 	/* number of pages whose owner is doubtful after a restart of the agent; see recover.c */
 	uint32_t doubts;
+	struct listing listing;
 	uint8_t *leaks; /* [page_count] enum leak; allocated when a leaked pin is first suspected */
 	struct session *next_dead;
 };

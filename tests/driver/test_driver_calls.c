@@ -4,6 +4,8 @@
  *
  * Goal: each public call makes exactly the calls of the driver in docs/driver_calls.md. Method: each test produces the
  * situations of one part. A handle is a page of 512 KiB, and leases grow by single pages.
+ *
+ * Requirements: D5.
  */
 #include "client/vm/background.h"
 #include "tests/driver/calls.h"
@@ -45,6 +47,7 @@ static int never_interrupted(void *argument)
 	return 0;
 }
 
+/* Requirements: C1. */
 static void test_pool(void **state)
 {
 	struct gpool_options options;

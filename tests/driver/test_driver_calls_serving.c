@@ -4,6 +4,8 @@
  *
  * Goal: each public call makes exactly the calls of the driver in docs/driver_calls.md. Method: each test produces the
  * situations of one part. A KV cache has blocks of an eighth of a page; a page is a handle.
+ *
+ * Requirements: D5.
  */
 #include "tests/driver/calls.h"
 #include "tests/integration/lora_engine.h"

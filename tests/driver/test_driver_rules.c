@@ -3,6 +3,8 @@
  *
  * Method: this program uses the driver API directly, with the double as its libcuda.so.1. Each case breaks the rules of
  * one call, one after the other, and then observes them. A fault is sticky for a process, so its case is the last.
+ *
+ * Requirements: D1.
  */
 #include <cuda.h>
 

@@ -1,4 +1,7 @@
-"""LoRA adapters that are published in the pool, and vLLM's resolver for them. The server is in test_serve.py."""
+"""LoRA adapters that are published in the pool, and vLLM's resolver for them. The server is in test_serve.py.
+
+Requirements: E6.
+"""
 
 from __future__ import annotations
 

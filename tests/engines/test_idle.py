@@ -1,4 +1,7 @@
-"""An engine that is idle or stopped gives its memory to others, and goes on."""
+"""An engine that is idle or stopped gives its memory to others, and goes on.
+
+Requirements: E2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Prefill on one node and decode on another: two engines on two gpoold, with NIXL over TCP on the loopback."""
+"""Prefill on one node and decode on another: two engines on two gpoold, with NIXL over TCP on the loopback.
+
+Requirements: E10.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One engine: tokens as stock vLLM's, while its memory grows and shrinks."""
+"""One engine: tokens as stock vLLM's, while its memory grows and shrinks.
+
+Requirements: E1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Two servers of vLLM (`vllm serve`) on one pool, with requests over HTTP."""
+"""Two servers of vLLM (`vllm serve`) on one pool, with requests over HTTP.
+
+Requirements: E2.
+"""
 
 from __future__ import annotations
 

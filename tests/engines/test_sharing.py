@@ -1,4 +1,7 @@
-"""Prefixes that engines share: they outlive their engine, and exist once."""
+"""Prefixes that engines share: they outlive their engine, and exist once.
+
+Requirements: E3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The connector with vLLM's scheduler and a computed function in place of a model: simulated.py."""
+"""The connector with vLLM's scheduler and a computed function in place of a model: simulated.py.
+
+Requirements: E1, E3.
+"""
 
 from __future__ import annotations
 

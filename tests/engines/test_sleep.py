@@ -1,4 +1,7 @@
-"""An engine sleeps, others use its memory, and it wakes."""
+"""An engine sleeps, others use its memory, and it wakes.
+
+Requirements: E5.
+"""
 
 from __future__ import annotations
 

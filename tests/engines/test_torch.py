@@ -1,4 +1,7 @@
-"""PyTorch without vLLM: the examples, of which the training job yields its memory and computes the same result."""
+"""PyTorch without vLLM: the examples, of which the training job yields its memory and computes the same result.
+
+Requirements: E9.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ class TwoEngines(EngineTest):
     pages = 26
     pool = f"name=p0,backend=host,size={pages * 512}KiB,page_size=512KB,reserved=0"
 
+    # Requirements: E2.
     def test_refusals_become_waiting(self) -> None:
         prompts: List[List[List[int]]] = [
             [tokens(engine * 100 + number, 500 + 20 * number) for number in range(12)] for engine in range(2)
@@ -30,6 +31,7 @@ class TwoEngines(EngineTest):
             self.same(engine.answers(), expected[12 * number : 12 * number + 12])
         self.assertGreater(self.status()["refusals"], 0)
 
+    # Requirements: E7.
     def test_tensor_parallel(self) -> None:
         prompts = [tokens(number, 300 + 30 * number) for number in range(8)]
         expected = self.stock(prompts, COUNT, tensor_parallel_size=2)

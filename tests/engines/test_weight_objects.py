@@ -1,4 +1,7 @@
-"""Weights of PyTorch models in objects, without vLLM."""
+"""Weights of PyTorch models in objects, without vLLM.
+
+Requirements: E4.
+"""
 
 from __future__ import annotations
 

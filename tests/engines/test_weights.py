@@ -1,4 +1,7 @@
-"""Weights that engines share: --load-format gpool."""
+"""Weights that engines share: --load-format gpool.
+
+Requirements: E4.
+"""
 
 from __future__ import annotations
 

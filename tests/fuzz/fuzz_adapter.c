@@ -5,6 +5,8 @@
  * data length is the length that the header requires, or one byte more. Checked: a rejection has a reason. In an
  * accepted adapter, matrices are within the file, have the size of their shapes and do not overlap; modules are sorted
  * and unique.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -4,6 +4,8 @@
  * Method: the input is opened as a file twice: unchanged, and with corrected checksums, to reach the checks after them.
  * Checked: a rejection has a reason. All groups and pages of an accepted file can be read into memory of the sizes that
  * the file states. Reading ahead, through the page cache or with direct I/O, yields the same bytes for each group.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

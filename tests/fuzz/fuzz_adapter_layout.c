@@ -4,6 +4,8 @@
  * Method: the input is copied to an allocation of its exact size, to detect overruns. It is checked twice: unchanged,
  * and with its counts adjusted to its length, to reach later checks. Checked: the tiles of an accepted layout are all
  * within its pages, and no two tiles overlap.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

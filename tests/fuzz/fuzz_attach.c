@@ -5,6 +5,8 @@
  * number that the receiver accepts. Each packet is sent, and received as in the agent: bytes, envelope, then the
  * message of its type. Checked: accepted messages satisfy the guarantees of attach.h and codec.h, and no descriptor is
  * leaked.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <fcntl.h>

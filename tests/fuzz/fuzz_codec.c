@@ -3,6 +3,8 @@
  * same bytes.
  *
  * The first byte selects the message; the rest is the packet. The dictionary is `protogen --dictionary`.
+ *
+ * Requirements: S10.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -4,6 +4,8 @@
  * Goal: each input yields an error message or a configuration, never a crash, an exit or a leak. An accepted
  * configuration can be printed; the printed text is accepted and yields the same configuration. Method: the bytes are
  * passed to config_load_text(), which is config_load() without opening the file.
+ *
+ * Requirements: S10.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -5,6 +5,8 @@
  * match their positions, to reach later checks. Checked: each read terminates. Records of a session are attributed to
  * that session. The trace is JSON in which every element has the required fields. The agent keeps only records of the
  * kinds that sessions may write.
+ *
+ * Requirements: S10.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -4,6 +4,8 @@
  * Method: the input is copied to an allocation of its exact size, to detect overruns. It is checked twice: unchanged,
  * and with corrected lengths and hash, to reach later checks. Checked: an accepted manifest can be read completely, and
  * describes each page of the pool at most once.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

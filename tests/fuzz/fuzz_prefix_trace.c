@@ -3,6 +3,8 @@
  *
  * Method: the input is read alone, and after a valid request. Checked: a rejection names a line. In an accepted trace,
  * requests are paths in one tree, whose nodes are numbered in order of appearance.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -7,6 +7,8 @@
  * of the mover. This process also acts as the mover, without moving bytes, so that the result depends only on the
  * input. After each step, the pool's words and counts agree, the second session is unchanged, and each slot of spilled
  * pages is either taken or free.
+ *
+ * Requirements: S10.
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"

@@ -3,6 +3,8 @@
  *
  * Method: the input is read alone, and after a valid header line, there also as an incomplete trace. Checked: a
  * rejection names a line. Every event of an accepted trace is consistent. A written trace can be read back unchanged.
+ *
+ * Requirements: S10.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -7,6 +7,8 @@
  * program, executed again. `check_cuda --backend host` runs the same checks on the host back end, to test the checks.
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
+ *
+ * Requirements: D1.
  */
 #include <dlfcn.h>
 #include <errno.h>

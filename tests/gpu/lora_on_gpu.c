@@ -14,6 +14,8 @@
  * kernels' emulation and for the references, which `lora_on_gpu --backend host` runs to test the test.
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU or no kernels (the reason is printed).
+ *
+ * Requirements: L8.
  */
 #include "tests/unit/lora_cases.h"
 

@@ -9,6 +9,8 @@
  * `pool_on_gpu --backend host` runs the same on the host back end, to test the test.
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
+ *
+ * Requirements: C1.
  */
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
@@ -428,7 +430,7 @@ static void test_an_elastic_tensor(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* Work of another GPU can use the pages of a pool that lists this GPU as a peer. */
+/* Work of another GPU can use the pages of a pool that lists this GPU as a peer. Requirements: C7. */
 static void test_a_peer_uses_the_pages(void **state)
 {
 	struct gpool_block block = alloc(2);

@@ -48,6 +48,7 @@ static int lines(const char *text)
 	return count;
 }
 
+/* Requirements: P11. */
 static void test_steady_state_calls_no_driver(void **state)
 {
 	(void)state;
@@ -94,7 +95,7 @@ static void test_allocations_by_chance_hold_little(void **state)
 	assert_true(figure("malloc_async_random_1k_256_unmaps") == 0);
 }
 
-/* Load adapters of mixed sizes 500 times, and register 10,000 adapters. */
+/* Load adapters of mixed sizes 500 times, and register 10,000 adapters. Requirements: L2, L13. */
 static void test_adapters_are_loaded_and_evicted(void **state)
 {
 	(void)state;

@@ -89,6 +89,7 @@ static void test_open_by_name(void **state)
 	gpool_close(pool);
 }
 
+/* Requirements: U11. */
 static void test_reserved_pages(void **state)
 {
 	struct gpool_alloc_options critical = GPOOL_ALLOC_OPTIONS_INIT;
@@ -282,6 +283,7 @@ static void test_open_at_the_limits(void **state)
 	assert_int_equal(open_with(options), 0);
 }
 
+/* Requirements: S9. */
 static void test_sessions_limit(void **state)
 {
 	struct harness small;
@@ -299,7 +301,7 @@ static void test_sessions_limit(void **state)
 	assert_int_equal(harness_stop(&small), 0);
 }
 
-/* Attach as another user that shares no group with this process. Needs root. */
+/* Attach as another user that shares no group with this process. Needs root. Requirements: S9. */
 static void test_open_as_a_stranger(void **state)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -110,6 +110,7 @@ static void test_alloc_free(void **state)
 	assert_int_equal(statistics().allocations - before.allocations, 1);
 }
 
+/* Requirements: U3. */
 static void test_double_free_and_use_after_free(void **state)
 {
 	(void)state;
@@ -135,6 +136,7 @@ static void test_double_free_and_use_after_free(void **state)
 	}
 }
 
+/* Requirements: U6. */
 static void test_pins_count(void **state)
 {
 	struct gpool_block block = alloc(2);
@@ -239,6 +241,7 @@ static void test_garbage_handles(void **state)
 }
 
 /* A hole of 8 pages is below a hole of 4 pages. First fit uses the lower hole, best fit the exact one. */
+/* Requirements: U4. */
 static void test_first_fit_and_best_fit(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -262,6 +265,7 @@ static void test_first_fit_and_best_fit(void **state)
 	assert_int_equal(best.page, blocks[5].page);
 }
 
+/* Requirements: U4. */
 static void test_out_of_memory_names_the_holder(void **state)
 {
 	struct gpool_block all = alloc(PAGES), more = {.page = 4711};
@@ -299,6 +303,7 @@ static void test_quota(void **state)
 
 /* ---- eviction ---- */
 
+/* Requirements: U6. */
 static void test_evicted_block_is_stale(void **state)
 {
 	(void)state;
@@ -344,6 +349,7 @@ static void test_evicted_caches_are_forgotten(void **state)
 	assert_pages(&run, 100);
 }
 
+/* Requirements: U4. */
 static void test_eviction_makes_room(void **state)
 {
 	struct gpool_block old = alloc(PAGES / 2), pinned = alloc(PAGES / 2), new;
@@ -431,6 +437,7 @@ static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t in
 	}
 }
 
+/* Requirements: U10. */
 static void test_scattered_block(void **state)
 {
 	static struct gpool_block comb[PAGES];
@@ -486,6 +493,7 @@ static void test_scattered_block_evicted_and_again(void **state)
 
 /* ---- scopes ---- */
 
+/* Requirements: U3. */
 static void test_scope_unpins_at_its_end(void **state)
 {
 	struct gpool_block blocks[40];
@@ -507,6 +515,7 @@ static void test_scope_unpins_at_its_end(void **state)
 	}
 }
 
+/* Requirements: U3. */
 static void test_scope_frees_and_reports(void **state)
 {
 	struct gpool_block block, freed;
@@ -662,6 +671,7 @@ static void test_missing_scopes_are_logged(void **state)
 
 /* ---- two phases ---- */
 
+/* Requirements: U9. */
 static void test_two_phases(void **state)
 {
 	struct gpool_block block, prepared, other;
@@ -694,6 +704,7 @@ static void test_two_phases(void **state)
 	assert_int_equal(gpool_commit(pool, &other, NULL), -ESTALE);
 }
 
+/* Requirements: U9. */
 static void test_two_phases_scattered(void **state)
 {
 	static struct gpool_block comb[PAGES];

@@ -4,6 +4,8 @@
  *
  * Method: a gpoold whose settings differ from the defaults, and one session. test_client_blocks.c and
  * test_client_spans.c test the defaults.
+ *
+ * Requirements: U20.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"

@@ -8,6 +8,8 @@
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Contents identify their page, driver calls are counted and
  * made to fail, and workers are killed. Threads compare their own part of a range with a model.
+ *
+ * Requirements: M10.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -621,7 +623,7 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 	}
 }
 
-/* A worker that is killed at any instruction leaves no pages behind, and other sessions lose none. */
+/* A worker that is killed at any instruction leaves no pages behind, and other sessions lose none. Requirements: S1. */
 static void test_killed(void **state)
 {
 	struct gpool_range *range;

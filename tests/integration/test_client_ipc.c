@@ -427,12 +427,14 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 	AWAIT(slots_left() == 255);
 }
 
+/* Requirements: C2. */
 static void test_stream_waits_by_timeline(void **state)
 {
 	(void)state;
 	reads_what_is_written(WAY_TIMELINE, GPOOL_FENCE_HANDLE_TIMELINE);
 }
 
+/* Requirements: C2. */
 static void test_stream_waits_by_event(void **state)
 {
 	(void)state;

@@ -29,6 +29,7 @@ static struct gpool_kv_layout layout_of(struct gpool_kv_shape shape)
 	return layout;
 }
 
+/* Requirements: K1. */
 static void test_shapes(void **state)
 {
 	struct gpool_kv_layout layout;
@@ -68,6 +69,7 @@ static void test_shapes(void **state)
 	assert_int_equal(layout.chunk_bytes, 20 * PAGE_BYTES);
 }
 
+/* Requirements: K1. */
 static void test_handles_of_several_pages(void **state)
 {
 	struct gpool_kv_layout layout;
@@ -132,6 +134,7 @@ static void test_wrong_options(void **state)
 
 /* ---- growing ---- */
 
+/* Requirements: K2, K3. */
 static void test_append(void **state)
 {
 	struct gpool_kv_sequence_info info;
@@ -167,6 +170,7 @@ static void test_append(void **state)
 	assert_int_equal(statistics().free_blocks, 0);
 }
 
+/* Requirements: K4. */
 static void test_bulk(void **state)
 {
 	uint64_t bulk, sequence, calls;
@@ -190,6 +194,7 @@ static void test_bulk(void **state)
 }
 
 /* The lowest committed block is used. After chunks are decommitted, the lowest ones are committed first. */
+/* Requirements: K5. */
 static void test_lowest_first(void **state)
 {
 	uint64_t sequences[4];
@@ -215,6 +220,7 @@ static void test_lowest_first(void **state)
 
 /* ---- sharing ---- */
 
+/* Requirements: K3, K6. */
 static void test_fork(void **state)
 {
 	uint64_t parent, child, third;
@@ -268,6 +274,7 @@ static void test_fork(void **state)
 /*
  * Blocks allocated in advance belong to the first sequence. They count as room again once the parent no longer shares
  * its last block.
+ * Requirements: K6.
  */
 static void test_fork_of_bulk(void **state)
 {
@@ -402,6 +409,7 @@ static void test_zero_fails(void **state)
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
 }
 
+/* Requirements: K6. */
 static void test_copy_blocks(void **state)
 {
 	const struct gpool_kv_pair pairs[] = {{0, 3}, {1, 4}, {2, 5}, {5, 0}, {0, 1}, {1, 2}};
@@ -480,7 +488,7 @@ static void test_many_copies(void **state)
 
 /* ---- admission ---- */
 
-/* Requests that fit together are counted in order. */
+/* Requests that fit together are counted in order. Requirements: K10. */
 static void test_batch(void **state)
 {
 	const uint32_t tokens[] = {10 * BLOCK_TOKENS, 20 * BLOCK_TOKENS, 1, 20 * BLOCK_TOKENS, 6 * BLOCK_TOKENS, 1};
@@ -525,6 +533,7 @@ static void test_batch(void **state)
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 1, NULL, &need), -EINVAL);
 }
 
+/* Requirements: K3, K10. */
 static void test_watermark(void **state)
 {
 	struct gpool_kv_options options;
@@ -559,7 +568,7 @@ static void test_watermark(void **state)
 	assert_int_equal(statistics().refusals, 3);
 }
 
-/* The pool is short of pages, although the cache has enough block numbers. */
+/* The pool is short of pages, although the cache has enough block numbers. Requirements: K3. */
 static void test_pool_is_short(void **state)
 {
 	struct gpool_block block;
@@ -617,6 +626,7 @@ static void test_memory_goes(void **state)
 
 /* ---- preemption ---- */
 
+/* Requirements: K8. */
 static void test_preempt_and_resume(void **state)
 {
 	uint64_t low, late, early, high, victim, waiting;
@@ -657,7 +667,7 @@ static void test_preempt_and_resume(void **state)
 	assert_int_equal(gpool_kv_append(kv, late, 21, NULL), 0);
 }
 
-/* Shared blocks stay allocated. A resumed sequence has its own blocks. */
+/* Shared blocks stay allocated. A resumed sequence has its own blocks. Requirements: K8. */
 static void test_preempt_shared(void **state)
 {
 	uint64_t parent, child;
@@ -681,6 +691,7 @@ static void test_preempt_shared(void **state)
 
 /* ---- the device's tables ---- */
 
+/* Requirements: K2. */
 static void test_sync(void **state)
 {
 	struct gpool_kv_options options;
@@ -717,7 +728,7 @@ static void test_sync(void **state)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* Change more entries than all stages can hold, and one row that is longer than a stage. */
+/* Change more entries than all stages can hold, and one row that is longer than a stage. Requirements: K2. */
 static void test_sync_large(void **state)
 {
 	struct gpool_kv_options options;
@@ -812,6 +823,7 @@ static void test_sleep(void **state)
 
 /* ---- invalid arguments ---- */
 
+/* Requirements: K12. */
 static void test_wrong_numbers(void **state)
 {
 	struct gpool_kv_shape shape = SMALL;

@@ -6,6 +6,8 @@
  *
  * Method: keys are zero, so that each value has the same weight and the result is their mean; or one key selects its
  * value.
+ *
+ * Requirements: K13.
  */
 #include "tests/integration/kv_view.h"
 

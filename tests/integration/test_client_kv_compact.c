@@ -7,6 +7,8 @@
  *
  * Method: each token has distinct content, and prefix_check() runs after each step. The tests are examples and random
  * steps, whose number GPOOL_TEST_SCALE scales.
+ *
+ * Requirements: K11.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"

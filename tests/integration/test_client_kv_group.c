@@ -7,6 +7,8 @@
  *
  * Method: three pools with caches of different sizes, so that each cache refuses calls at times. The tests are
  * examples, and random steps that are compared with arrays of tokens.
+ *
+ * Requirements: K9.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"

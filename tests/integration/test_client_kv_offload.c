@@ -7,6 +7,8 @@
  *
  * Method: each token has distinct content. Random steps, scaled by GPOOL_TEST_SCALE, run in a cache that is too small
  * for all sequences, and are compared with arrays of the contents.
+ *
+ * Requirements: K8, K11.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"

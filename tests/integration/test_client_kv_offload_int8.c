@@ -6,6 +6,8 @@
  * refused with the reason. The copy takes about half the space.
  *
  * Method: random elements and difficult distributions, each compared with the original.
+ *
+ * Requirements: K11.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"

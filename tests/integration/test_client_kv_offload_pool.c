@@ -8,6 +8,8 @@
  *
  * Method: each token has distinct content. Counters of the pool and the use of the tiers show moves. The pool has 64
  * pages.
+ *
+ * Requirements: K11.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"

@@ -6,6 +6,8 @@
  * children first and least recently used first, and no more of them than needed. A refused call changes nothing.
  *
  * Method: a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
+ *
+ * Requirements: K7.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
@@ -332,7 +334,7 @@ static void test_own_prefix_stays(void **state)
 	assert_int_equal(statistics().used_blocks, 12);
 }
 
-/* Admission counts cached blocks as free, except those with which the sequence begins. */
+/* Admission counts cached blocks as free, except those with which the sequence begins. Requirements: K10. */
 static void test_admission(void **state)
 {
 	const uint32_t *ids = text(1);

@@ -8,6 +8,8 @@
  *
  * Method: engines are processes that execute orders, call prefix_check() each time, and are killed. Every token has
  * distinct content, also across engines.
+ *
+ * Requirements: K7.
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"

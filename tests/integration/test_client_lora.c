@@ -250,6 +250,7 @@ static void test_salts_keep_apart(void **state)
 
 /* ---- eviction and unloading ---- */
 
+/* Requirements: L1. */
 static void test_evicted_and_loaded_again(void **state)
 {
 	uint32_t adapter, id;
@@ -272,7 +273,7 @@ static void test_evicted_and_loaded_again(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
-/* Use more adapters than fit. Unused ones are evicted; if all are acquired, the call reports that. */
+/* Use more adapters than fit. Unused ones are evicted; if all are acquired, the call reports that. Requirements: L3. */
 static void test_more_than_fit(void **state)
 {
 	uint32_t ids[ADAPTERS_MAX], count = 0, pages, held = 0;
@@ -310,6 +311,7 @@ static void test_more_than_fit(void **state)
 		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 }
 
+/* Requirements: L2. */
 static void test_unloaded(void **state)
 {
 	uint32_t adapter, id, shared;
@@ -387,6 +389,7 @@ static void test_unloaded_under_a_waiter(void **state)
 
 /* ---- waiting ---- */
 
+/* Requirements: L1, L2. */
 static void test_in_the_background(void **state)
 {
 	uint32_t ids[4];
@@ -447,6 +450,7 @@ static void test_all_at_once(void **state)
 }
 
 /* With one thread, a small adapter that is acquired after a large one is ready while the large one is still loading. */
+/* Requirements: L6. */
 static void test_small_before_large(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -495,7 +499,7 @@ static void *asker_run(void *argument)
 	return NULL;
 }
 
-/* Threads of two engines use adapters that are loaded and evicted all the time. */
+/* Threads of two engines use adapters that are loaded and evicted all the time. Requirements: L6. */
 static void test_many_at_once(void **state)
 {
 	struct asker askers[6];
@@ -566,6 +570,7 @@ static bool is_published(struct gpool *pool)
 	return !gpool_object_next(pool, &cursor, &info);
 }
 
+/* Requirements: L6. */
 static void test_layer_by_layer(void **state)
 {
 	struct gpool_lora_weights part;
@@ -797,6 +802,7 @@ static struct gpool_lora *keeper_of(struct gpool *pool, uint32_t flags)
 	return made;
 }
 
+/* Requirements: L5. */
 static void test_kept_on_disk(void **state)
 {
 	struct gpool_lora *keeper;
@@ -852,7 +858,7 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 	return digest;
 }
 
-/* As int8, the weights differ slightly from the files, and are the same from the first load on. */
+/* As int8, the weights differ slightly from the files, and are the same from the first load on. Requirements: L5. */
 static void test_in_int8(void **state)
 {
 	struct gpool_lora *keeper;
@@ -1097,6 +1103,7 @@ static void test_warm_copies_stay_mapped_for_a_while(void **state)
 	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
+/* Requirements: L5, L12. */
 static void test_warm_copies(void **state)
 {
 	struct gpool_lora *first, *second;
@@ -1422,6 +1429,7 @@ static void test_int8_is_the_same(void **state)
 /*
  * Kill an engine repeatedly during loads and while it makes copies. Its pages must be free again, and the content of
  * other engines correct.
+ * Requirements: S1.
  */
 static void test_killed_in_loads(void **state)
 {

@@ -8,6 +8,8 @@
  *
  * Method: a small model on host memory, with every output compared with float64. Calls of the back end are counted and
  * made to fail.
+ *
+ * Requirements: L7, L8.
  */
 #include "tests/integration/lora_engine.h"
 

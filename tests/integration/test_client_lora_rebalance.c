@@ -7,6 +7,8 @@
  *
  * Method: an engine with adapters and a worker that takes their pages, on a gpoold. In the first test the rebalancing
  * runs on request, so its effect is known.
+ *
+ * Requirements: L5.
  */
 #include "client/lora/load/load.h"
 #include "tests/integration/lora_engine.h"
@@ -226,6 +228,7 @@ static void test_once_for_its_uses(void **state)
 	assert_int_equal(rebalanced(), 2);
 }
 
+/* Requirements: U20. */
 static void test_threshold(void **state)
 {
 	static const char *const arguments[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
@@ -258,6 +261,7 @@ static uint32_t objects_in(struct gpool *pool)
 }
 
 /* The budgets apply in every pool, to adapters in `p0` and to copies in `warm`. An adapter in use is not evicted. */
+/* Requirements: U20. */
 static void test_budgets(void **state)
 {
 	static const char *const arguments[] = {"--pool", POOL, "--pool",

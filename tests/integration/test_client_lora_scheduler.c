@@ -6,6 +6,8 @@
  * engines with more adapters than fit serve a thousand requests, and every output is correct.
  *
  * Method: small queues whose batches are known, and outputs that are compared with float64.
+ *
+ * Requirements: L10.
  */
 #include "tests/integration/lora_engine.h"
 

@@ -7,6 +7,8 @@
  *
  * Method: two sessions of a gpoold with two tenants register the same folder, once in one trust domain and once in two.
  * Every weight is checked.
+ *
+ * Requirements: L11.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/load/lora.h"

@@ -7,6 +7,8 @@
  *
  * Method: as in test_client_elastic.c, with a second worker that takes pages, and random steps that are compared with a
  * model.
+ *
+ * Requirements: U16.
  */
 #include "tests/integration/elastic_view.h"
 

@@ -75,6 +75,7 @@ static int by_address(const void *left, const void *right)
 /*
  * Allocate many spans of mixed sizes, and free a third of them in between. Spans must be aligned, large enough, and
  * must not overlap.
+ * Requirements: U1.
  */
 static void test_spans_do_not_overlap(void **state)
 {

@@ -433,6 +433,7 @@ static void test_free_after_while_others_pin(void **state)
 	assert_int_equal(deferred(), 0);
 }
 
+/* Requirements: U3. */
 static void test_scope_behind_a_fence(void **state)
 {
 	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);

@@ -34,6 +34,7 @@ static void walk(uint32_t initial, uint32_t pages_after, bool four_at_start, con
 	assert_int_equal(pool_pages(), pages_after);
 }
 
+/* Requirements: M6. */
 static void test_walk_a(void **state)
 {
 	static const char *const pictures[] = {
@@ -43,6 +44,7 @@ static void test_walk_a(void **state)
 	walk(22, 22, true, pictures);
 }
 
+/* Requirements: M6. */
 static void test_walk_b(void **state)
 {
 	static const char *const pictures[] = {
@@ -52,6 +54,7 @@ static void test_walk_b(void **state)
 	walk(18, 18, false, pictures);
 }
 
+/* Requirements: M6. */
 static void test_walk_c(void **state)
 {
 	static const char *const pictures[] = {
@@ -61,6 +64,7 @@ static void test_walk_c(void **state)
 	walk(15, 16, false, pictures);
 }
 
+/* Requirements: M6. */
 static void test_walk_d(void **state)
 {
 	static const char *const pictures[] = {
@@ -80,6 +84,7 @@ static void configure_slack(int32_t percent)
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 }
 
+/* Requirements: M14. */
 static void test_slack(void **state)
 {
 	uint64_t ten, unmaps = gpu_thread_calls(GPU_CALL_UNMAP);
@@ -100,7 +105,7 @@ static void test_slack(void **state)
 	assert_int_equal(gpu_thread_calls(GPU_CALL_UNMAP), unmaps);
 }
 
-/* At most 23 pages are live, so 25 may be held: two new pages, and ten free ones. */
+/* At most 23 pages are live, so 25 may be held: two new pages, and ten free ones. Requirements: M14. */
 static void test_slack_for_a_part(void **state)
 {
 	uint64_t ten, eleven;
@@ -121,7 +126,7 @@ static void test_slack_for_a_part(void **state)
 	assert_int_equal(totals().remapped_bytes, 10 * PAGE_BYTES);
 }
 
-/* The session has reached its quota, so that only free pages can be used. */
+/* The session has reached its quota, so that only free pages can be used. Requirements: M14. */
 static void test_slack_at_the_quota(void **state)
 {
 	uint64_t ten, one, eleven;
@@ -225,6 +230,7 @@ static void test_grows_with_its_own_unfinished_pages(void **state)
 
 /* ---- joins ---- */
 
+/* Requirements: M5. */
 static void test_joins(void **state)
 {
 	uint64_t at[5];
@@ -267,6 +273,7 @@ static void test_joins(void **state)
 	assert_string_equal(dump(), "[+10]");
 }
 
+/* Requirements: M5. */
 static void test_holes_join(void **state)
 {
 	uint64_t a, b, c;
@@ -296,6 +303,7 @@ static void test_holes_join(void **state)
 
 /* ---- addresses ---- */
 
+/* Requirements: M2. */
 static void test_small_reservations(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -466,7 +474,7 @@ static void test_one_stream_calls_no_driver(void **state)
 	give(at[0], streams[1]);
 }
 
-/* Memory that other streams have freed is reused in place if their work is done. */
+/* Memory that other streams have freed is reused in place if their work is done. Requirements: M4. */
 static void test_finished_regions_of_others(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
@@ -498,6 +506,7 @@ static void test_finished_regions_of_others(void **state)
 }
 
 /* Memory with unfinished work is mapped to other addresses at once, and the stream waits on the GPU. */
+/* Requirements: M4. */
 static void test_unfinished_regions_of_others(void **state)
 {
 	uint32_t s, t, manual;
@@ -541,6 +550,7 @@ static void test_unfinished_regions_of_others(void **state)
 }
 
 /* A stream waits for unfinished work of another stream only if neither new nor reclaimable pages are available. */
+/* Requirements: M4. */
 static void test_waits_only_when_it_must(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();

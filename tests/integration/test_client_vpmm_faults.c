@@ -7,6 +7,8 @@
  * each number, the test builds the same state, lets the call fail, and compares regions and contents with the earlier
  * ones. Then it repeats the call, which must succeed as if no failure had happened. It does the same for the other
  * calls of the allocator.
+ *
+ * Requirements: M8, S11.
  */
 #include "tests/integration/vpmm.h"
 

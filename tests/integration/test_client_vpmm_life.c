@@ -44,6 +44,7 @@ static struct gpool_block other_takes(uint32_t pages, int timeout_ms)
 
 /* ---- options ---- */
 
+/* Requirements: M2. */
 static void test_options(void **state)
 {
 	struct gpool_vm_options options = vm_options(0), wrong;
@@ -114,6 +115,7 @@ static void test_start_fails(void **state)
 	assert_string_equal(dump(), "[+1][-3]");
 }
 
+/* Requirements: M2. */
 static void test_environment(void **state)
 {
 	static const char *const wrong_slack[] = {
@@ -223,6 +225,7 @@ static void test_reclaimable_and_adopted(void **state)
 	dump();
 }
 
+/* Requirements: M9. */
 static void test_reclaimable_pages_are_taken(void **state)
 {
 	struct gpool_block block;
@@ -276,6 +279,7 @@ static void test_reclaimable_pages_of_two_handles(void **state)
 }
 
 /* Regions that are unused for some time, or needed by other sessions, are offered in the background. */
+/* Requirements: M9. */
 static void test_idle_pages_are_reclaimable(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -297,6 +301,7 @@ static void test_idle_pages_are_reclaimable(void **state)
 	dump();
 }
 
+/* Requirements: M9. */
 static void test_pressure_frees(void **state)
 {
 	struct gpool_block block;
@@ -319,6 +324,7 @@ static void test_pressure_frees(void **state)
 }
 
 /* The pressure is medium, so free memory beyond the peak is returned, and free pages are remapped before new ones. */
+/* Requirements: M14. */
 static void test_slack_shrinks_under_pressure(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -386,6 +392,7 @@ static uint64_t take_bytes(uint64_t bytes, uint32_t stream)
 	return address;
 }
 
+/* Requirements: M1. */
 static void test_small(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
@@ -548,6 +555,7 @@ static void test_small_buffer_behind_a_wait(void **state)
 	gpool_stream_close(pool, manual);
 }
 
+/* Requirements: M1. */
 static void test_small_as_pages(void **state)
 {
 	struct gpool_vm_options options = vm_options(3);
@@ -696,6 +704,7 @@ static void test_share_of_the_pool(void **state)
 	assert_string_equal(dump(), "[+1][-408]");
 }
 
+/* Requirements: M1. */
 static void test_small_of_the_driver(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -883,7 +892,7 @@ static void test_record_on_a_full_disk(void **state)
 	pool = harness_open(&harness);
 }
 
-/* The view of tools equals the dump. */
+/* The view of tools equals the dump. Requirements: M7. */
 static void test_shown_regions(void **state)
 {
 	const struct region_table *table = pool->session.regions;

@@ -10,6 +10,8 @@
  * addresses of a page must then have the same content. The strict back end refuses to unmap memory that queued work
  * uses, and counts such calls; see detach(). Free regions are offered often, because errors are likely where another
  * thread is about to use such a region.
+ *
+ * Requirements: M3.
  */
 #include "tests/integration/vpmm.h"
 #include "tests/lib/scale.h"

@@ -7,6 +7,8 @@
  * Method: gpoold runs an agent module built with GPOOL_CRASH_POINTS, in which the agent dies at the n-th store after it
  * was armed. Each scenario runs for n = 1, 2, 3, ... until it ends before the n-th store. The invariants of the pool
  * are checked in between and at the end. $GPOOL_CRASH_STRIDE=n tries only every n-th point.
+ *
+ * Requirements: S2.
  */
 #include "client/core/pool.h"
 #include "shm/doorbell.h"

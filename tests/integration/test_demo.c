@@ -7,6 +7,8 @@
  *
  * Method: the real program and agent run as children of this process, which is the reaper of all their descendants and
  * therefore detects processes left behind. $TMPDIR is a folder of this test, which must be empty afterwards.
+ *
+ * Requirements: O5.
  */
 #include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"
@@ -92,6 +94,7 @@ static void assert_report(int charts, double least_points)
 
 /* ---- tests ---- */
 
+/* Requirements: C7. */
 static void test_demo_verifies_while_engines_are_killed(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0.5", "-o", "json", "--no-split", "--seed",

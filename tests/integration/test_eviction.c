@@ -242,6 +242,7 @@ static void expect_order(struct gpool *pool, const struct gpool_block *blocks, u
 static const char *const watermarks[] = {"--pool", POOL, "--set", "eviction.start=75", "--set", "eviction.stop=50",
 	"--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
+/* Requirements: U7. */
 static void test_watermarks_start_and_stop(void **state)
 {
 	struct gpool_block pinned[16], blocks[PAGES];
@@ -276,6 +277,7 @@ static void test_watermarks_start_and_stop(void **state)
 	gpool_close(pool);
 }
 
+/* Requirements: U7. */
 static void test_watermarks_take_no_pinned_block(void **state)
 {
 	struct gpool_block pinned[56], blocks[4];
@@ -330,6 +332,7 @@ static void test_watermarks_rest_in_a_small_pool(void **state)
 
 /* ---- order ---- */
 
+/* Requirements: U7. */
 static void test_order_by_content(void **state)
 {
 	static const uint32_t contents[] = {GPOOL_USAGE_TEMP_BUFFER, GPOOL_USAGE_ACTIVATION, GPOOL_USAGE_GRADIENT,
@@ -366,6 +369,7 @@ static void test_order_by_priority_within_a_content(void **state)
 	gpool_close(pool);
 }
 
+/* Requirements: U7. */
 static void test_order_by_size(void **state)
 {
 	struct gpool_block blocks[3];
@@ -382,7 +386,7 @@ static void test_order_by_size(void **state)
 	gpool_close(pool);
 }
 
-/* A KV block that was not used for a long time is evicted before a recent temporary one. */
+/* A KV block that was not used for a long time is evicted before a recent temporary one. Requirements: U7. */
 static void test_order_by_recency(void **state)
 {
 	struct gpool_block blocks[4];
@@ -862,6 +866,7 @@ static void test_an_operator_may_take_a_minimum(void **state)
 	gpool_close(owner);
 }
 
+/* Requirements: U12. */
 static void test_priority_decides(void **state)
 {
 	static const char text[] =
@@ -891,6 +896,7 @@ static void test_priority_decides(void **state)
 	gpool_close(silver);
 }
 
+/* Requirements: U12. */
 static void test_weight_decides(void **state)
 {
 	static const char text[] =
@@ -947,6 +953,7 @@ static void events_listen(void)
 	events_collect();
 }
 
+/* Requirements: U8. */
 static void test_pressure_rises_and_falls_step_by_step(void **state)
 {
 	/* The number of pages, of 64, at which each level begins: 75, 90 and 97 percent. */
@@ -991,6 +998,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 	gpool_close(pool);
 }
 
+/* Requirements: U8. */
 static void test_a_waiting_request_makes_pressure_critical(void **state)
 {
 	struct waiter waiter = {.page_count = PAGES / 2 + 1, .timeout_ms = AWAIT_MS};

@@ -8,6 +8,8 @@
  *
  * Method: a pool of 64 pages from which only requests evict. The test sets the time stamps of the use of blocks,
  * because the agent's clock is coarse.
+ *
+ * Requirements: U7.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"

@@ -8,6 +8,8 @@
  *
  * Method: each case starts a gpoold with one pool of 64 pages. The test sets the time stamps of the use of one-page
  * blocks. The age of an object is the time since its last use.
+ *
+ * Requirements: U18.
  */
 #include "client/object/object.h"
 #include "client/core/pool.h"
@@ -356,6 +358,7 @@ static void begin_with(const char *hysteresis)
 	begin(lru, hysteresis, "eviction.start=100", "eviction.stop=99");
 }
 
+/* Requirements: U19. */
 static void test_a_request_evicts_more_than_it_lacks(void **state)
 {
 	struct gpool_block blocks[PAGES], block;
@@ -375,6 +378,7 @@ static void test_a_request_evicts_more_than_it_lacks(void **state)
 	assert_int_equal(end(NULL), 0);
 }
 
+/* Requirements: U19. */
 static void test_the_default_hysteresis_is_a_tenth(void **state)
 {
 	struct gpool_block blocks[PAGES], block;

@@ -90,6 +90,7 @@ static void compare(const cJSON *pool, const char *member, const char *name, dou
 		fail_msg("%s is %g, %s is %g", name, metric(name), member, item->valuedouble);
 }
 
+/* Requirements: U14. */
 static void test_values_are_poolctls(void **state)
 {
 	static const struct figure pages[] = {
@@ -404,7 +405,7 @@ static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 	return count;
 }
 
-/* The stream begins with the state of all pages. tests/browser tests the page itself. */
+/* The stream begins with the state of all pages. tests/browser tests the page itself. Requirements: O2. */
 static void test_live_page(void **state)
 {
 	enum { KV_PINNED = 16 + 1, LORA = 16 + 2, FREE = 0, PINNED_PAGES = 5, LORA_PAGES = 3 };

@@ -12,6 +12,8 @@
  *
  * Most of the time is spent waiting. Several faults are therefore tried at once, each by a separate process: this
  * program, with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
+ *
+ * Requirements: S11.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

@@ -466,6 +466,7 @@ static int client_asks_three_times(const struct fixture *fixture)
 	return 0;
 }
 
+/* Requirements: C3. */
 static void test_requests_reach_the_agent_and_answers_the_client(void **state)
 {
 	struct fixture *fixture = *state;
@@ -772,6 +773,7 @@ static void start_front_that_learns(struct fixture *fixture)
 	close(fd);
 }
 
+/* Requirements: S9. */
 static void test_tokens_are_checked(void **state)
 {
 	struct fixture *fixture = *state;
@@ -837,6 +839,7 @@ static void test_announced_tokens_are_known_at_once(void **state)
 	stop_front(fixture);
 }
 
+/* Requirements: S9. */
 static void test_rate_is_limited_per_token(void **state)
 {
 	struct fixture *fixture = *state;

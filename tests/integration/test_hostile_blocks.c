@@ -6,6 +6,8 @@
  *
  * Method: a real gpoold, and a worker that changes the entries of its blocks. Afterwards the invariants hold, and
  * another worker allocates the whole pool and gets each page once.
+ *
+ * Requirements: S10.
  */
 #include "client/core/pool.h"
 #include "shm/pool_segment.h"

@@ -4,6 +4,8 @@
  * Method: a child runs this program under strace. It attaches, warms up, and then allocates, pins, unpins and frees a
  * million times between two calls of getppid(), which mark the interval. strace may list no call between them from any
  * thread, and the back end's count of calls must not change. The test is skipped if strace is missing or may not trace.
+ *
+ * Requirements: U5.
  */
 #include "client/gpool.h"
 #include "cuda/gpu.h"

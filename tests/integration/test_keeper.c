@@ -71,7 +71,7 @@ static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 	assert_true(child_named(harness.pid, "gpoold-front") > 0);
 }
 
-/* A process that is started after the agent's death uses the same memory, identified by its inode. */
+/* A process that is started after the agent's death uses the same memory, identified by its inode. Requirements: C1. */
 static void test_memory_outlives_the_agent(void **state)
 {
 	struct gpool_options options;
@@ -214,6 +214,7 @@ static void log_await_mover(const char *begin, int pages)
 	log_await(text);
 }
 
+/* Requirements: C1. */
 static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 {
 	static char module[700];
@@ -323,6 +324,7 @@ static void crowd_end(struct crowd *crowd)
 	assert_int_equal(status, 0);
 }
 
+/* Requirements: S12. */
 static void test_few_descriptors_refuse_sessions_by_name(void **state)
 {
 	enum { CROWDS = 4, ON_CUDA = 2 * PAGES };
@@ -362,6 +364,7 @@ static void test_few_descriptors_refuse_sessions_by_name(void **state)
 }
 
 /* Objects are refused before the agent lacks a descriptor for receiving a request, which would then get no answer. */
+/* Requirements: S12. */
 static void test_few_descriptors_refuse_objects_by_name(void **state)
 {
 	const int most = strcmp(harness_backend(), "host") ? 200 : 128;

@@ -347,6 +347,7 @@ static void test_fences(void **state)
 	SAYS(gpool_refresh(pool, &block), -EINVAL, "its page is 512");
 }
 
+/* Requirements: U3. */
 static void test_scopes_and_commits(void **state)
 {
 	struct gpool_fence wrong = {UINT64_MAX};

@@ -6,6 +6,8 @@
  *
  * Method: real processes, including workers, are ended in each way. The processes of a gpoold are found in /proc by its
  * process group, and its memory by inode.
+ *
+ * Requirements: S1.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -427,6 +429,7 @@ static void test_a_detach_frees_at_once(void **state)
 static const char *const with_reserved[] = {
 	"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", QUIET, NULL};
 
+/* Requirements: U11. */
 static void test_reserved_pages_are_reserved_again(void **state)
 {
 	struct gpool_alloc_options critical = GPOOL_ALLOC_OPTIONS_INIT;
@@ -462,6 +465,7 @@ static void test_reserved_pages_are_reserved_again(void **state)
 	assert_int_equal(status()->pools[0].free_pages, PAGES - 8);
 }
 
+/* Requirements: C7. */
 static void test_pools_are_independent(void **state)
 {
 	static const char *const arguments[] = {
@@ -498,6 +502,81 @@ static void test_pools_are_independent(void **state)
 	gpool_close(small);
 }
 
+/* ---- the largest page size ---- */
+
+enum { LARGE_PAGES = 16, LARGE_BYTES = 4 << 20 };
+
+/* Return the first word of a page of a block, or its last one. */
+static volatile uint64_t *word_of(struct gpool *pool, const struct gpool_block *block, uint32_t page, bool last)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	address += page * (uint64_t)LARGE_BYTES + (last ? LARGE_BYTES - sizeof(uint64_t) : 0);
+	return (volatile uint64_t *)(uintptr_t)address;
+}
+
+static void large_fill(struct gpool *pool, const struct gpool_block *block, uint64_t seed)
+{
+	for (uint32_t page = 0; page < block->page_count; page++) {
+		*word_of(pool, block, page, false) = seed + 2 * page;
+		*word_of(pool, block, page, true) = seed + 2 * page + 1;
+	}
+}
+
+static void large_expect(struct gpool *pool, const struct gpool_block *block, uint64_t seed)
+{
+	for (uint32_t page = 0; page < block->page_count; page++) {
+		assert_true(*word_of(pool, block, page, false) == seed + 2 * page);
+		assert_true(*word_of(pool, block, page, true) == seed + 2 * page + 1);
+	}
+}
+
+/* Single, scattered, evicted and spilled blocks. Requirements: U1. */
+static void test_pages_of_4_mb(void **state)
+{
+	static const char *const arguments[] = {
+		"--pool", "name=p0,backend=host,size=64MiB,page_size=4MB,reserved=0,spill_memory=64MiB", QUIET, NULL};
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block single[LARGE_PAGES], scattered, saved, other;
+	struct gpool *pool, *second;
+
+	(void)state;
+	start(arguments);
+	pool = open_worker();
+	second = open_worker();
+	assert_int_equal(gpool_page_bytes(pool), LARGE_BYTES);
+	assert_int_equal(gpool_page_count(pool), LARGE_PAGES);
+	for (uint32_t i = 0; i < LARGE_PAGES; i++) {
+		single[i] = alloc(pool, 1);
+		large_fill(pool, &single[i], 100 * i);
+	}
+	for (uint32_t i = 0; i < LARGE_PAGES; i += 2)
+		assert_int_equal(gpool_free(pool, &single[i]), 0);
+	scattered = alloc(pool, LARGE_PAGES / 2);
+	large_fill(pool, &scattered, 5000);
+	for (uint32_t i = 1; i < LARGE_PAGES; i += 2) {
+		large_expect(pool, &single[i], 100 * i);
+		assert_int_equal(gpool_free(pool, &single[i]), 0);
+	}
+	large_expect(pool, &scattered, 5000);
+	options.flags = GPOOL_ALLOC_SPILL;
+	assert_int_equal(gpool_alloc(pool, LARGE_PAGES / 2, &options, &saved), 0);
+	large_fill(pool, &saved, 9000);
+	assert_int_equal(gpool_unpin(pool, &scattered), 0);
+	assert_int_equal(gpool_unpin(pool, &saved), 0);
+	options.flags = 0;
+	options.timeout_ms = AWAIT_MS;
+	assert_int_equal(gpool_alloc(second, LARGE_PAGES, &options, &other), 0);
+	large_fill(second, &other, 1);
+	assert_int_equal(gpool_pin(pool, &scattered), -ESTALE);
+	assert_int_equal(gpool_free(second, &other), 0);
+	assert_int_equal(gpool_pin(pool, &saved), 0);
+	large_expect(pool, &saved, 9000);
+	gpool_close(second);
+	gpool_close(pool);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -511,6 +590,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_detach_frees_at_once, stop),
 		cmocka_unit_test_teardown(test_reserved_pages_are_reserved_again, stop),
 		cmocka_unit_test_teardown(test_pools_are_independent, stop),
+		cmocka_unit_test_teardown(test_pages_of_4_mb, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,6 +139,7 @@ static void test_quota_is_edquot(void **state)
 
 /* ---- sessions ---- */
 
+/* Requirements: S12. */
 static void test_sessions_are_eusers(void **state)
 {
 	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0",
@@ -167,6 +168,7 @@ static void test_sessions_are_eusers(void **state)
 static const char *const with_reserved[] = {
 	"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", "--set", "group=", NULL};
 
+/* Requirements: U11. */
 static void test_reserved_pages_are_for_critical_work(void **state)
 {
 	struct gpool_block blocks[PAGES], critical, more;
@@ -215,6 +217,7 @@ static int critical_as_other_user(void)
 	return 0;
 }
 
+/* Requirements: U11. */
 static void test_critical_is_eperm_for_others(void **state)
 {
 	static const char *const arguments[] = {"--pool",
@@ -278,6 +281,7 @@ static struct gpool *open_tenant(const char *tenant)
 	return open_with(&options);
 }
 
+/* Requirements: U12. */
 static void test_tenant_limit_holds_for_all_its_sessions(void **state)
 {
 	struct gpool_block blocks[PAGES], others[PAGES];
@@ -316,6 +320,7 @@ static void test_an_unknown_tenant_is_enxio(void **state)
 	assert_null(pool);
 }
 
+/* Requirements: U12. */
 static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 {
 	struct gpool_block blocks[PAGES], sure[PAGES];
@@ -342,6 +347,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 	gpool_close(owner);
 }
 
+/* Requirements: U12, E2. */
 static void test_guaranteed_pages_are_not_evicted(void **state)
 {
 	struct gpool_block sure[PAGES], blocks[PAGES];
@@ -543,6 +549,7 @@ static void test_a_waiting_allocation_is_served_by_a_death(void **state)
 	gpool_close(observer);
 }
 
+/* Requirements: U8. */
 static void test_a_wait_ends_at_its_timeout(void **state)
 {
 	struct waiter waiter = {0};

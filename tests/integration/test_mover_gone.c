@@ -9,6 +9,8 @@
  * Method: gpoold runs a module whose movers behave as a file specifies (tests/modules/unwilling.c). They end at once,
  * hang before they serve, or die during jobs that they have started. In one test strace lets the forks of the keeper
  * fail.
+ *
+ * Requirements: S3.
  */
 #include "tests/integration/mover_will.h"
 

@@ -5,6 +5,8 @@
  * One gpoold serves a pool of 4,096 pages of 512 KB. Writers and readers are separate processes where that matters, and
  * report their progress through a pipe. After each test the agent checks the invariants of the pool, and all pages must
  * be free again.
+ *
+ * Requirements: S5.
  */
 #include "client/core/pool.h"
 #include "proto/attach.h"

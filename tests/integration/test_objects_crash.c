@@ -4,6 +4,8 @@
  * Goal: each call takes effect once and returns as if no death had happened. A name refers to one complete version at
  * any time. No page is lost. Method: that of test_crash_points.c, with its module. Each scenario runs for the n-th
  * store, n = 1, 2, 3, ..., until it ends before that store.
+ *
+ * Requirements: S5.
  */
 #include "client/object/object.h"
 #include "tests/integration/crash_points.h"

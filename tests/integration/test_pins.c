@@ -7,6 +7,8 @@
  *
  * Method: each test starts a gpoold with a short leak time. The test polls the state until it is as expected, and
  * counts events up to one that a reload triggers. A second block, which leaks too, shows when the first was examined.
+ *
+ * Requirements: U6.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

@@ -6,6 +6,8 @@
  *
  * Method: run the program of this build against a gpoold, with this process as its worker, and
  * parse the JSON.
+ *
+ * Requirements: C6, O1.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -435,6 +437,7 @@ static void test_status(void **state)
 	result_free(&result);
 }
 
+/* Requirements: U2. */
 static void test_pages(void **state)
 {
 	struct result result = AGENT_JSON("pages");
@@ -509,6 +512,7 @@ static void test_pages(void **state)
 	result_free(&result);
 }
 
+/* Requirements: U6. */
 static void test_pins(void **state)
 {
 	struct result result = AGENT_JSON("pins");
@@ -998,6 +1002,8 @@ static void test_objects(void **state)
 	assert_string_equal(string(entry, "name"), "weights");
 	assert_string_equal(string(entry, "state"), "current");
 	assert_string_equal(string(entry, "class"), "immutable");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(entry, "domain")));
+	assert_int_equal(number(entry, "domain_number"), 0);
 	assert_string_equal(string(entry, "tenant"), "default");
 	assert_int_equal(number(entry, "version"), version);
 	assert_int_equal(number(entry, "pages"), 3);

@@ -4,6 +4,8 @@
  * Goal: examples have the described effect in both output formats, and the exit codes of every verb are those of the
  * manual. Method: extract the words of each example from --help and pass them to the program, without an agent and with
  * an agent that has the objects that the examples name.
+ *
+ * Requirements: O1.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"

@@ -6,6 +6,8 @@
  *
  * Method: this process acts as gpoold's keeper. It creates segments with known content, holds their descriptors and
  * writes a pid file. Then it writes wrong values into a worker's segment, the pool's segment and the file.
+ *
+ * Requirements: O1.
  */
 #include "tests/integration/poolctl_process.h"
 

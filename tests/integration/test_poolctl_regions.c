@@ -7,6 +7,8 @@
  *
  * Method: this process is a worker of a real agent and writes its table of regions itself, so the expected output is
  * known.
+ *
+ * Requirements: M7.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"

@@ -5,6 +5,8 @@
  * reports when no agent replies. However it ends, it restores the terminal.
  *
  * Method: the program of this build runs with a real agent on a pty whose screen the test keeps.
+ *
+ * Requirements: O1.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/integration/terminal.h"

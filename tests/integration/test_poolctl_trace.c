@@ -7,6 +7,8 @@
  *
  * Method: cause each event once, kill processes with SIGKILL, and search for the events by name. Check every element of
  * the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
+ *
+ * Requirements: O3.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"

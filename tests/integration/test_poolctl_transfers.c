@@ -1,12 +1,14 @@
 /*
- * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains, and of an object name that
- * exists in two of them.
+ * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains, and of object names that
+ * exist in two of them.
  *
  * Goal: retired pages are shown with the sessions that delay them, even if they exceed one reply. The list is empty
  * when the pages are free again. The offline report agrees with the agent's.
  *
  * Method: a real gpoold with the tenants `red` and `blue`. Red frees every second page of the pool without unmapping
  * any, and blue requests some of them.
+ *
+ * Requirements: S8.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -208,11 +210,50 @@ static void test_name_in_two_domains_is_not_deleted(void **state)
 	result_free(&result);
 }
 
+/* Objects of the same name are listed with the domains to which their names belong. */
+static void test_objects_have_domains(void **state)
+{
+	static const char *const domains[] = {"red", "blue"};
+	struct result result;
+	const cJSON *entry, *other;
+	int numbers[2], i = 0;
+
+	(void)state;
+	publish(red, "weights");
+	publish(blue, "weights");
+	result = poolctl("objects", "-d", harness.directory, "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "objects")), 2);
+	cJSON_ArrayForEach(entry, list(&result, "objects"))
+	{
+		assert_string_equal(string(entry, "name"), "weights");
+		assert_string_equal(string(entry, "domain"), string(entry, "tenant"));
+		numbers[i++] = (int)number(entry, "domain_number");
+	}
+	assert_true(numbers[0] > 0 && numbers[0] < numbers[1]);
+	result_free(&result);
+	result = poolctl("objects", "-d", harness.directory, NULL);
+	expect(&result, OK);
+	expect_text(result.out, "DOMAIN");
+	for (i = 0; i < 2; i++)
+		expect_text(result.out, domains[i]);
+	result_free(&result);
+	result = poolctl("objects", "-d", harness.directory, "--offline", "-o", "json", NULL);
+	expect(&result, OK);
+	entry = list(&result, "objects")->child;
+	other = entry->next;
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(entry, "domain")));
+	assert_int_equal(number(entry, "domain_number"), numbers[0]);
+	assert_int_equal(number(other, "domain_number"), numbers[1]);
+	result_free(&result);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_sessions_that_delay_transfers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_name_in_two_domains_is_not_deleted, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_objects_have_domains, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

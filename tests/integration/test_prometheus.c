@@ -6,6 +6,8 @@
  *
  * Method: promtool and Prometheus of this machine run on the loopback interface, with a workload that changes each
  * metric. Without these programs the test is skipped. Run it from the root of the source tree.
+ *
+ * Requirements: U14, O4.
  */
 #include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
@@ -48,6 +50,7 @@ static void skip_without(const char *program)
 
 /* ---- rules ---- */
 
+/* Requirements: U22. */
 static void test_rules_pass_their_tests(void **state)
 {
 	(void)state;

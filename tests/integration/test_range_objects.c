@@ -5,6 +5,8 @@
  * Goal: published pages stay at their addresses, read-only; a second worker maps them in its own range, with the same
  * content and without a copy; they outlive their publisher; an unpinned object is evicted when pages are needed, a
  * pinned one is not; each refusal leaves everything as it was. Method: as test_client_offer.c.
+ *
+ * Requirements: S5.
  */
 #include "tests/integration/elastic_view.h"
 

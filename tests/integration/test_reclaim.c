@@ -7,6 +7,8 @@
  *
  * Method: a child creates pages of each kind and is stopped; then this process allocates. The agent reports owner and
  * state of the pages.
+ *
+ * Requirements: U17.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -308,6 +310,7 @@ static void test_idle_pages_serve_one_large_block(void **state)
 	assert_int_equal(findings.stale, UNPINNED);
 }
 
+/* Requirements: U4. */
 static void test_idle_pages_and_magazines_are_taken_before_blocks(void **state)
 {
 	struct fixture *fixture = *state;

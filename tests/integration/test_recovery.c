@@ -6,6 +6,8 @@
  *
  * Method: the agent of a real gpoold gets SIGKILL at a time that the test chooses. test_crash_points.c tests the
  * recovery of each intermediate state.
+ *
+ * Requirements: S2.
  */
 #include "tests/integration/life.h"
 

@@ -7,6 +7,8 @@
  *
  * Method: a real gpoold with a configuration file that is rewritten during the run. The reports are read from the
  * reply, the event or the log.
+ *
+ * Requirements: U15.
  */
 #include "client/gpool.h"
 #include "proto/codec.h"
@@ -88,6 +90,7 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 /*
  * The size of a pool in percent is known only when the pool is created. Minima that do not fit are refused then, and
  * nothing is left behind.
+ * Requirements: U12.
  */
 static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 {

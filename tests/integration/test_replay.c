@@ -7,6 +7,8 @@
  *
  * Method: the real program and agent run as children of this process, which is the reaper of all their descendants.
  * $TMPDIR is a folder of this test, which must be empty afterwards.
+ *
+ * Requirements: O5.
  */
 #include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"

@@ -9,6 +9,8 @@
  * nothing is left behind. Wrong options and traces are refused.
  *
  * Method: the real program and agent run as children of this process. Run it from the root of the source tree.
+ *
+ * Requirements: O5.
  */
 #include "tests/integration/tool_process.h"
 

@@ -6,6 +6,8 @@
  * refused.
  *
  * Method: the real program runs as a child process. Run it from the root of the source tree.
+ *
+ * Requirements: O5.
  */
 #include "tests/integration/tool_process.h"
 

@@ -6,6 +6,8 @@
  *
  * Method: a real gpoold, whose front is killed with an unread request and with a forwarded one. Requests that must be
  * identical byte for byte are sent over the control socket by a few lines that implement nanomsg's framing.
+ *
+ * Requirements: S9.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

@@ -3,6 +3,8 @@
  *
  * Goal: observers and workers may read everything and change nothing. Every request from them that changes something is
  * refused without any effect. Method: send each request of both kinds from a real session of either kind.
+ *
+ * Requirements: S9.
  */
 #include "tests/integration/life.h"
 
@@ -90,6 +92,7 @@ static void looks_at_everything(struct gpool *pool)
 	assert_int_equal(LOOK_FROM(pool, totals, .pool = ""), 0);
 	assert_int_equal(LOOK_FROM(pool, check, .pool = ""), 0);
 	assert_int_equal(LOOK_FROM(pool, transfers, .pool = ""), 0);
+	assert_int_equal(LOOK_FROM(pool, domains, .pool = ""), 0);
 	assert_int_equal(LOOK_FROM(pool, regions, .session = gpool_session(worker)), 0);
 	assert_int_equal(LOOK_FROM(pool, roles, .pool = ""), 0);
 }

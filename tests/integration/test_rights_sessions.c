@@ -7,6 +7,8 @@
  *
  * Method: as root, one child for each of several users attaches until it is refused, and keeps its sessions. Without
  * root no second user is available, and the test is skipped.
+ *
+ * Requirements: S9.
  */
 #include "tests/integration/keeper.h"
 

@@ -7,6 +7,8 @@
  * Method: real processes execute commands from a socket, and are killed, stopped or disconnected. In another test,
  * several processes compete for one role, and randomly selected ones are killed and replaced. Each process that
  * acquires the role checks that no other process holds it.
+ *
+ * Requirements: S7.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

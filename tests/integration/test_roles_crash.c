@@ -7,6 +7,8 @@
  *
  * After many deaths in succession the keeper delays the restart, so only some points are tried. $GPOOL_CRASH_STRIDE=1
  * tries all of them, in minutes.
+ *
+ * Requirements: S7.
  */
 #include "tests/integration/crash_points.h"
 

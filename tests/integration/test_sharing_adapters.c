@@ -5,6 +5,8 @@
  * Goal: adapters that no engine has acquired are evicted from the pool, after the work that uses them, and so are
  * their copies from the host pool. Weights that are found again have the same bits. Method: see sharing.h; the test
  * writes four adapters to files.
+ *
+ * Requirements: U17.
  */
 #include "tests/integration/sharing.h"
 

@@ -4,6 +4,8 @@
  * Goal: pages that are unpinned or freed are available to another process as soon as the GPU work that uses them has
  * ended, whatever the state of their owner. Pinned pages are available only after its death. Content that was not taken
  * is kept byte for byte, and content that was taken is reported as stale. Method: see sharing.h.
+ *
+ * Requirements: U9, U17.
  */
 #include "tests/integration/sharing.h"
 

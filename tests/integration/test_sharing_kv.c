@@ -8,6 +8,8 @@
  *
  * Method: see sharing.h. The cache's stream is the first one, a page has eight blocks of four tokens, and each token
  * has distinct content.
+ *
+ * Requirements: U17.
  */
 #include "tests/integration/sharing.h"
 

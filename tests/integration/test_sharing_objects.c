@@ -5,6 +5,8 @@
  * evicted, even after the death of their publisher. Ephemeral and pinnable ones are evicted as soon as no process uses
  * them. A sleeping engine keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of
  * four pages each.
+ *
+ * Requirements: U17.
  */
 #include "tests/integration/sharing.h"
 

@@ -4,6 +4,8 @@
  * Goal: memory that was freed on a stream, decommitted, offered or shrunk is available to another process once the GPU
  * work that uses it has ended. This needs neither a call nor a background thread of the owner. A reclaim reports which
  * offered pages were kept. Method: see sharing.h.
+ *
+ * Requirements: U17, M9.
  */
 #include "tests/integration/sharing.h"
 

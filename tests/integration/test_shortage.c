@@ -7,6 +7,8 @@
  * Method: a real gpoold, and engines in separate processes that allocate pages, report that, and are stopped. Counts
  * are exact: idle pages are not reclaimed during the test, and an allocation of more than one page leases no additional
  * pages.
+ *
+ * Requirements: U4.
  */
 #include "tests/integration/life.h"
 

@@ -7,6 +7,8 @@
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The back end and the tiers
  * fail, and processes are killed at random times.
+ *
+ * Requirements: S6.
  */
 #include "tests/integration/spill_view.h"
 

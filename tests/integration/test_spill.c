@@ -8,6 +8,8 @@
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The counters in the pool's
  * header show which blocks have moved. Tiers are damaged through the keeper's descriptors.
+ *
+ * Requirements: U13.
  */
 #include "tests/integration/spill_view.h"
 
@@ -486,6 +488,7 @@ static void test_budget_full_block_stays(void **state)
 	gpool_close(other);
 }
 
+/* Requirements: S12. */
 static void test_disk_full_block_stays(void **state)
 {
 	const struct rlimit small = {6 * PAGE_BYTES, RLIM_INFINITY}, none = {RLIM_INFINITY, RLIM_INFINITY};
@@ -981,6 +984,7 @@ static void killed(const char *victim)
 	AWAIT(kept_bytes() == 0);
 }
 
+/* Requirements: S3. */
 static void test_mover_killed(void **state)
 {
 	(void)state;

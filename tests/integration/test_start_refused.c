@@ -91,6 +91,7 @@ static int run_limited(rlim_t limit, const char *const *arguments)
 	return WEXITSTATUS(status);
 }
 
+/* Requirements: S12. */
 static void test_too_few_descriptors(void **state)
 {
 	static const rlim_t limits[] = {20, 30, 64, 74};

@@ -123,6 +123,7 @@ static void allocate_as(struct gpool *pool, uint32_t usage, uint32_t pages, int 
 	assert_int_equal(gpool_alloc(pool, pages, &options, block), wanted);
 }
 
+/* Requirements: U23. */
 static void test_usages(void **state)
 {
 	struct msg_tenant_totals_request unknown = {.pool = "p0", .tenant = "x"};

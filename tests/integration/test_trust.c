@@ -8,6 +8,8 @@
  *
  * Method: a real gpoold with two tenants, `red` and `blue`. This process and its children open the sessions of both, as
  * an operator may. Red fills its pages, and blue checks every byte.
+ *
+ * Requirements: S8.
  */
 #include "tests/integration/life.h"
 

@@ -4,6 +4,8 @@
  * Goal: wherever the agent dies, no byte of the old domain is visible in the new one, no page is lost, and the request
  * is served. Method: as in test_crash_points.c, with an agent module in which the agent dies at the n-th store, for n =
  * 1, 2, 3, ... until a scenario ends before the n-th store.
+ *
+ * Requirements: S8.
  */
 #include "tests/integration/life.h"
 

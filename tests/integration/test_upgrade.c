@@ -10,6 +10,8 @@
  * same build, two other builds of the module (tools/build/tests.mk: tests/next has another version, tests/other another
  * layout), and modules made for this test (tests/modules). Engines are separate processes, which check their memory
  * between the steps.
+ *
+ * Requirements: S4.
  */
 #include "tests/integration/keeper.h"
 

@@ -23,6 +23,8 @@
  *   BUG_EVICT_UNTAGGED     the agent evicts a page without a block
  *   BUG_FLUSH_NO_PIN       a thread empties its magazine without a pin
  *   BUG_TAG_FIRST          the agent reads the tag before the pins: a free that ends in between is missed
+ *
+ * Requirements: U5.
  */
 #define CPUS  2           /* the two threads; the agent's stores are visible at once (pin_evict.pml buffers them) */
 #ifndef PAGES

@@ -11,6 +11,8 @@
  *   BUG_TRUST_SEGMENT   it frees only the pages of the session segment: free bits and block entries
  *   BUG_LATE_ANSWER     it answers a request that it read before the burial
  *   BUG_EARLY_UNPIN     it ignores the pins of a closed session during an eviction
+ *
+ * Requirements: S1.
  */
 #define CPUS   1
 #define WORKER 0          /* the mortal worker; the agent's stores are visible at once */

@@ -23,6 +23,8 @@
  *   BUG_IDLE_FIRST     a cancelled slot is returned before the pages are
  *   BUG_BACK_REST_FIRST recovery clears the journal before the pages are returned
  *   BUG_NOT_ANEW       a new agent waits for a doorbell instead of checking the slots
+ *
+ * Requirements: S2.
  */
 #define CPUS   2
 #define WORKER 0

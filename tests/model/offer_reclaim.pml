@@ -34,6 +34,8 @@
  *   BUG_CHANGED_BUSY      a join entry with another serial counts as unsignaled
  *   BUG_ONE_LOOK          the serial is not read again after the members
  *   BUG_MEMBERS_FIRST     members are stored while the old serial is still valid
+ *
+ * Requirements: U16.
  */
 #ifndef PAGES
 #define PAGES 1

@@ -10,6 +10,8 @@
  *   BUG_NO_WORD_CHECK   the pin does not check the page word
  *   BUG_AGENT_NO_FENCE  the agent's EVICTING is a plain store
  *   BUG_FENCE_FIRST     the agent reads the fence before the pins
+ *
+ * Requirements: U5.
  */
 #define WORKERS 2
 #define AGENT   2         /* CPU numbers: 0 and 1 are the workers */

@@ -26,6 +26,8 @@
  *   BUG_REST_FIRST      recovery clears the journal before it has set the flags
  *   BUG_FLAG_FIRST      the flag is cleared before the page word
  *   BUG_STALE_FLAG      an eviction leaves the flag, and the page is lent again
+ *
+ * Requirements: S2.
  */
 #define CPUS  2           /* the two threads; stores of the agent are visible at once, also those of a dead one */
 #ifndef PAGES

@@ -22,6 +22,8 @@
  *   BUG_NO_WAKE          a new agent does not wake a process that sleeps on the record
  *   BUG_NO_SEQUENCE      an answer is mistaken for that of the last request
  *   BUG_ASK_ONCE         a request that was lost with an agent is not sent again
+ *
+ * Requirements: S7.
  */
 #ifndef WORKERS
 #define WORKERS 2

@@ -98,6 +98,7 @@ class Scopes(AgentTest):
             scope.alloc(1)
         self.pool.alloc(64).free()
 
+    # Requirements: U3.
     def test_a_scope_ends_behind_a_fence(self) -> None:
         stream = self.pool.stream(host_signaled=True)
         fence = stream.record()

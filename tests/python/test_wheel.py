@@ -1,4 +1,7 @@
-"""The wheel, installed in an empty environment, with a real agent: it brings all that it needs but the C library."""
+"""The wheel, installed in an empty environment, with a real agent: it brings all that it needs but the C library.
+
+Requirements: E8.
+"""
 
 from __future__ import annotations
 

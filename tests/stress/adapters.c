@@ -17,6 +17,8 @@
  * could not fail.
  *
  * usage: adapters [SECONDS [SEED]] [--workers N] [--broken]
+ *
+ * Requirements: S1.
  */
 #include "tests/stress/stress_agent.h"
 #include "tests/stress/adapters_engine.h"

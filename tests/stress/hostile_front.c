@@ -9,6 +9,8 @@
  * to the agent.
  *
  * usage: hostile_front [SECONDS [SEED]] [--workers N]
+ *
+ * Requirements: S10.
  */
 #include "proto/codec.h"
 #include "tests/stress/honest.h"

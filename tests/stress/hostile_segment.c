@@ -9,6 +9,8 @@
  * starts. Honest workers verify their contents all the time.
  *
  * usage: hostile_segment [SECONDS [SEED]] [--workers N]
+ *
+ * Requirements: S10.
  */
 #include "proto/attach.h"
 #include "proto/codec.h"

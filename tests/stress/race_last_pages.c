@@ -14,6 +14,8 @@
  * --requests, that number.
  *
  * usage: race_last_pages [SECONDS [SEED]] [--workers N] [--requests N] [--broken]
+ *
+ * Requirements: U12.
  */
 #include "client/gpool.h"
 #include "tests/stress/stress.h"

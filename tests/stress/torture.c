@@ -22,6 +22,8 @@
  * separate process.
  *
  * usage: torture [SECONDS [SEED]] [--workers N] [--broken] [--spare-gpoold]
+ *
+ * Requirements: C7, U5, S1, S2, S3.
  */
 #include "tests/stress/stress_agent.h"
 #include "tests/stress/torture_ranges.h"

@@ -16,6 +16,8 @@
  * number. Without --broken, a run with each bug comes first, in a separate process, except under ThreadSanitizer.
  *
  * usage: torture_threads [SECONDS [SEED]] [--broken]
+ *
+ * Requirements: U5.
  */
 #include "shm/lease_bitmap.h"
 #include "shm/pins.h"

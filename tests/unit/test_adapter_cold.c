@@ -8,6 +8,8 @@
  * Method: random adapters. Every byte of a file is changed, every length is tried, and each field of the head is wrong
  * with a correct checksum. Each system call of the writer fails, through functions of this program that replace those
  * of the C library.
+ *
+ * Requirements: L5.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/format/int8_form.h"

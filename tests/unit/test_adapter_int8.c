@@ -7,6 +7,8 @@
  *
  * Method: modules small enough for a full product, whose weights have about a normal distribution, outliers, the
  * largest numbers of fp16, or zeros.
+ *
+ * Requirements: L5.
  */
 #include "client/lora/format/int8_form.h"
 #include "client/lora/format/pack.h"

@@ -7,6 +7,8 @@
  *
  * Method: random adapters at every page size, placed by the code and checked tile by tile. Adapters of real models show
  * the lost space.
+ *
+ * Requirements: L4.
  */
 #include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"

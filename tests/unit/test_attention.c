@@ -7,6 +7,8 @@
  * Method: random shapes with a fixed seed on both back ends (attention_rig.h). tests/emulated/ runs each thread as a
  * fiber. Every place is allocated separately, so that AddressSanitizer (make asan) detects its end. Under
  * ThreadSanitizer (make tsan), blocks run concurrently.
+ *
+ * Requirements: K13.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/lib/scale.h"

@@ -7,6 +7,8 @@
  *
  * Method: files of random groups. Wrappers in this program replace calls of the C library and of liburing and inject
  * failures.
+ *
+ * Requirements: C5, L5.
  */
 #include "client/lora/load/cold_reader.h"
 

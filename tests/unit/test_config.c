@@ -4,6 +4,8 @@
  * Goal: every value is read. Every mistake is reported with file, line, key, and the given and the allowed value.
  * Method: write files into a temporary folder, load them, and compare errors as whole texts. The last tests print a
  * configuration and load it again.
+ *
+ * Requirements: C4, U15.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -166,6 +168,7 @@ static void test_default_group_falls_back(void **state)
 	assert_int_equal(config.group_id, entry ? entry->gr_gid : getegid());
 }
 
+/* Requirements: U1. */
 static void test_every_key_arrives(void **state)
 {
 	const struct passwd *nobody = getpwnam("nobody");
@@ -279,6 +282,7 @@ static void test_sizes_in_powers_of_1000_and_1024(void **state)
 	}
 }
 
+/* Requirements: U1. */
 static void test_page_sizes(void **state)
 {
 	static const struct {
@@ -318,6 +322,7 @@ static void test_page_sizes(void **state)
 	}
 }
 
+/* Requirements: U1. */
 static void test_amount_pages(void **state)
 {
 	const struct config_amount bytes = {CONFIG_AMOUNT_BYTES, (5u << 20) + 1}, pages = {CONFIG_AMOUNT_PAGES, 17},
@@ -374,7 +379,7 @@ static void test_unknown_keys(void **state)
 	ASSERT_COMPLAINTS(cases);
 }
 
-/* Each word for a key sets the same field, in a file and on the command line. */
+/* Each word for a key sets the same field, in a file and on the command line. Requirements: U20. */
 static void test_synonyms(void **state)
 {
 	static const struct complaint cases[] = {

@@ -3,6 +3,8 @@
  *
  * Method: print both files again into memory and compare them byte by byte. Run the test from the root of the source
  * tree.
+ *
+ * Requirements: U15.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,6 +6,8 @@
  * not dominate the statistics.
  *
  * Method: a pool of pages simulated in memory, read and evicted only through struct evict_policy, as in evict.c.
+ *
+ * Requirements: U7.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

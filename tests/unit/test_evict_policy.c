@@ -4,6 +4,8 @@
  * Goal: the policy orders blocks as documented: least recently used first, larger before smaller, TEMP before
  * ACTIVATION before cold LORA before warm LORA before KV. It uses its configured weights. Method: compare the scores of
  * pairs of candidates that differ in one property.
+ *
+ * Requirements: U7.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

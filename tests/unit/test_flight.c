@@ -6,6 +6,8 @@
  *
  * Method: rings in private memory. Threads write records whose fields are derived from one number, and a reader checks
  * them. Other rings contain random bytes.
+ *
+ * Requirements: O3.
  */
 #include "shm/flight.h"
 

@@ -494,6 +494,7 @@ static void test_a_stale_handle_is_refused(void **state)
 	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, new), 0);
 }
 
+/* Requirements: C2. */
 static void test_an_exported_file_cannot_be_misused(void **state)
 {
 	struct fixture *f = *state;

@@ -7,6 +7,8 @@
  * Method: tests/emulated/ runs each thread as a fiber, and tensor operations as the manual defines them. Every place is
  * allocated separately, so that AddressSanitizer (make asan) detects its end. The order of blocks is shuffled. Under
  * ThreadSanitizer (make tsan), blocks run concurrently, and a planted race must be found.
+ *
+ * Requirements: L8.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/lib/scale.h"

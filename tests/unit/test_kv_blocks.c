@@ -5,6 +5,8 @@
  * free or in a hole; chunks are held, offered or holes; and the counts agree.
  *
  * Method: edge cases, and random steps compared with plain arrays.
+ *
+ * Requirements: K5.
  */
 #include "client/kv/block_pool.h"
 #include "tests/lib/scale.h"

@@ -6,6 +6,8 @@
  *
  * Method: keys that differ in one property, and random steps compared with plain arrays, with keys that use a few
  * places of the table.
+ *
+ * Requirements: K7.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"

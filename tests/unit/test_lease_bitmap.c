@@ -259,6 +259,7 @@ static void *claimer(void *argument)
 	return NULL;
 }
 
+/* Requirements: U5. */
 static void test_threads_never_share_a_page(void **state)
 {
 	pthread_t threads[4];

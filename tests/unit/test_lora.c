@@ -4,6 +4,8 @@
  * Goal: results are within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch. No other bits are
  * changed. A token's result has the same bits alone and in a batch. Method: lora_rig.h builds layers whose tiles are
  * scattered over pages, and computes the expected results.
+ *
+ * Requirements: L8.
  */
 #include "tests/unit/lora_cases.h"
 
@@ -132,6 +134,7 @@ static void test_a_wrong_batch_is_left_out(void **state)
 	layer_fini(&layer);
 }
 
+/* Requirements: L7. */
 static void test_batch_build(void **state)
 {
 	enum { TOKENS = 2000 };

@@ -6,6 +6,8 @@
  *
  * Method: small queues whose batches are known, and random arrivals, loads and ends, compared with a model that keeps
  * lists.
+ *
+ * Requirements: L10.
  */
 #include "client/lora/serve/scheduler.h"
 #include "tests/lib/scale.h"
@@ -179,6 +181,7 @@ static void test_resident_first_then_loading(void **state)
 	end();
 }
 
+/* Requirements: L9. */
 static void test_adapters_by_waiting_count(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -536,6 +539,7 @@ static void model_drain(const struct lora_options *options)
 	}
 }
 
+/* Requirements: L9. */
 static void test_random(void **state)
 {
 	const char *given_seed = getenv("GPOOL_TEST_SEED");

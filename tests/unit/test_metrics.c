@@ -5,6 +5,8 @@
  * cumulative, a missing value has no line, and an agent that does not reply has only its state. docs/metrics.md agrees
  * with the table. Method: samples made in this test, and the expected lines. Run the test from the root of the source
  * tree.
+ *
+ * Requirements: U14.
  */
 #include "tools/exporter/metrics.h"
 
@@ -157,7 +159,7 @@ static const char *labels_of(const struct metric *metric)
 	return NULL;
 }
 
-/* The printed metrics are those that docs/metrics.md lists. */
+/* The printed metrics are those that docs/metrics.md lists. Requirements: U23. */
 static void test_labels_are_those_documented(void **state)
 {
 	struct msg_pool_status *pool = &sample.status.pools[0];

@@ -96,6 +96,7 @@ static void file_checked(struct rig *rig)
 	assert_true(pattern_is(bytes, 1));
 }
 
+/* Requirements: C5. */
 static void test_file(void **state)
 {
 	struct rig *rig = *state;
@@ -111,6 +112,7 @@ static void test_file(void **state)
 	assert_int_equal(atomic_load(&rig->ring->uring_error), 0);
 }
 
+/* Requirements: C5. */
 static void test_file_by_threads(void **state)
 {
 	struct rig *rig = *state;
@@ -196,6 +198,7 @@ static void disk_full(struct rig *rig)
 	assert_true(pattern_is(rig_page(rig, 5), 1));
 }
 
+/* Requirements: S12. */
 static void test_disk_full(void **state)
 {
 	disk_full(*state);
@@ -354,6 +357,7 @@ static void refuse_to_lock_the_tier(void)
 	gpu_fault_set(NULL, GPU_CALL_HOST_REGISTER, 5, -ENOMEM);
 }
 
+/* Requirements: S12. */
 static void test_memory_that_cannot_be_locked(void **state)
 {
 	struct rig *rig = *state;

@@ -7,6 +7,8 @@
  *
  * Method: streams of jobs that depend on and revert each other. Processes are killed with SIGKILL after a random number
  * of results, many times (mover_rig.h).
+ *
+ * Requirements: S3.
  */
 #include "tests/lib/scale.h"
 #include "tests/unit/mover_rig.h"

@@ -4,6 +4,8 @@
  * Goal: modules, ranks, scales and offsets are read from the two files by PEFT's rules. Adapters that need more than B
  * (A x) are refused with the reason. Method: adapters that the reference library wrote (tests/fixtures/adapters), and
  * generated pairs of files, each wrong in one property.
+ *
+ * Requirements: L2.
  */
 #include "client/lora/format/peft.h"
 #include "client/lora/format/json_object.h"

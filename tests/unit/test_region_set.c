@@ -4,6 +4,8 @@
  * Each step is followed by region_check(), which checks all invariants. A timeline that the test writes determines
  * which fences are signaled. Hand-written cases check the placement. A long random run checks that the sets stay
  * consistent.
+ *
+ * Requirements: M3, M4.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"
@@ -138,6 +140,7 @@ static void test_best_fit(void **state)
 	assert_string_equal(picture(), "[-20/1][.80]");
 }
 
+/* Requirements: M5. */
 static void test_joins_only_within_a_stream(void **state)
 {
 	struct vm_region *regions[6];
@@ -163,6 +166,7 @@ static void test_joins_only_within_a_stream(void **state)
 	assert_string_equal(picture(), "[-10/0][2][.88]");
 }
 
+/* Requirements: M5. */
 static void test_the_later_fence_counts(void **state)
 {
 	struct vm_region *low = add(3, 1, fence(1, 0)), *middle, *joined;

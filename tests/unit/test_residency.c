@@ -7,6 +7,8 @@
  *
  * Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain arrays and
  * computes worths with the mathematical library.
+ *
+ * Requirements: L5.
  */
 #include "tools/replay/residency.h"
 #include "tests/lib/scale.h"
@@ -170,6 +172,7 @@ static void test_counts_are_a_limit_too(void **state)
 	end();
 }
 
+/* Requirements: L3. */
 static void test_all_in_use(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 0);

@@ -4,6 +4,8 @@
  * Goal: only the creator can write a pool segment or a session's timeline page, and a malformed segment is refused.
  * Method: create real segments and try each way to write. Change one field, one size or one seal at a time, and open
  * the segment again.
+ *
+ * Requirements: C2.
  */
 #include "shm/pool_segment.h"
 #include "shm/session_segment.h"

@@ -182,7 +182,10 @@ static const struct verb verbs[] = {
 		"poolctl tenants -o json", "Print the use of each tenant as JSON."},
 	{"objects", "", 0, 0, no_options, objects_run, true, "show the named objects",
 		"Prints one line for each version: current, old if it is no longer current but open, or deleted if it "
-		"is deleted but open. PAGES stay allocated until the version is neither current nor open; NUMBER is "
+		"is deleted but open. A name belongs to a trust domain, DOMAIN, unless the pool does not separate "
+		"them; "
+		"with --offline, its number is printed. PAGES stay allocated until the version is neither current nor "
+		"open; NUMBER is "
 		"the owner of its pages in the page table, WRITER the session that may write a mutable object, FOLLOWS "
 		"the number of the version that it depends on. For pinnable objects, PINS is the number of pins of all "
 		"sessions, USES the number of uses that the agent has counted, and COST the reload cost that the "

@@ -19,6 +19,8 @@ static int by_name_and_version(const void *left, const void *right)
 
 	if (!order)
 		order = strcmp(a->name, b->name);
+	if (!order && a->domain != b->domain)
+		order = a->domain < b->domain ? -1 : 1;
 	return order ? order : a->version < b->version ? -1 : a->version > b->version;
 }
 
@@ -38,10 +40,20 @@ static void pinnable_cells(struct table *table, const struct object_view *object
 		table_cell(table, "-");
 }
 
+static void domain_cell(struct table *table, const struct object_view *object)
+{
+	if (object->domain_name[0])
+		table_cell(table, "%s", object->domain_name);
+	else if (object->domain)
+		table_cell(table, "#%" PRIu32, object->domain);
+	else
+		table_cell(table, "-");
+}
+
 static void objects_table(const struct command *command, const struct objects_view *view)
 {
 	struct table *table =
-		table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|"
+		table_create("POOL|NAME|DOMAIN|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|"
 			     ">PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
 			     "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
 
@@ -50,6 +62,7 @@ static void objects_table(const struct command *command, const struct objects_vi
 
 		table_cell(table, "%s", object->pool);
 		table_cell(table, "%s", object->name);
+		domain_cell(table, object);
 		table_cell(table, "%" PRIu64, object->version);
 		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s",
 			object_state_name(object->state));
@@ -97,6 +110,11 @@ static void objects_json(const struct command *command, const struct objects_vie
 		snprintf(hash, sizeof(hash), "%016" PRIx64, object->layout_hash);
 		json_text(to, "pool", object->pool);
 		json_text(to, "name", object->name);
+		if (object->domain_name[0])
+			json_text(to, "domain", object->domain_name);
+		else
+			cJSON_AddNullToObject(to, "domain");
+		json_number(to, "domain_number", object->domain);
 		json_number(to, "version", object->version);
 		json_text(to, "state", object_state_name(object->state));
 		json_text(to, "class", object_class_name(object->memory_class));
@@ -124,9 +142,37 @@ static void objects_json(const struct command *command, const struct objects_vie
 	json_print(command, document, false);
 }
 
+AGENT_GETTER(domains)
+
+/* Request the names of the trust domains of a pool, if it separates them, for its objects from the first on. */
+static int domains_ask(const struct command *command, struct gpool *pool, struct objects_view *view, uint32_t first)
+{
+	static struct msg_domains_reply reply;
+	struct msg_domains_request request = {.pool = ""};
+	bool asked = false;
+
+	for (uint32_t i = first; i < view->count; i++) {
+		struct object_view *object = &view->objects[i];
+		int code;
+
+		if (!object->domain)
+			continue;
+		if (!asked) {
+			strcpy(request.pool, object->pool);
+			code = agent_get_domains(command, pool, &request, &reply);
+			if (code)
+				return code;
+			asked = true;
+		}
+		if (object->domain <= reply.domains_count)
+			strcpy(object->domain_name, reply.domains[object->domain - 1].name);
+	}
+	return CODE_OK;
+}
+
 /*
- * Read each pool's table, which attached processes have mapped. Only the list of pools and the sessions that hold pins
- * are requested from the agent.
+ * Read each pool's table, which attached processes have mapped. The list of pools, the names of domains and the
+ * sessions that hold pins are requested from the agent.
  */
 static int objects_ask(const struct command *command, struct objects_view *view)
 {
@@ -134,6 +180,7 @@ static int objects_ask(const struct command *command, struct objects_view *view)
 	struct pins_view pins = {.pins = NULL};
 	struct command of_pool = *command;
 	struct gpool *pool;
+	uint32_t first;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
 	if (code)
@@ -145,8 +192,11 @@ static int objects_ask(const struct command *command, struct objects_view *view)
 		code = agent_open(&of_pool, GPOOL_OPEN_OBSERVER, &pool);
 		if (code)
 			break;
+		first = view->count;
 		objects_add(view, status.pools[i].name, pool_view(pool));
-		code = pins_ask_pool(&of_pool, pool, &status.pools[i], &pins);
+		code = domains_ask(command, pool, view, first);
+		if (!code)
+			code = pins_ask_pool(&of_pool, pool, &status.pools[i], &pins);
 		gpool_close(pool);
 	}
 	objects_pins(view, &pins);

@@ -100,6 +100,7 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 			.cost_us = record->cost_us,
 			.follows = record->follows,
 			.follows_version = record->follows_version,
+			.domain = record->domain,
 			.used_ms = atomic_load_explicit(&record->used_ms, memory_order_relaxed),
 			.uses = atomic_load_explicit(&record->uses, memory_order_relaxed),
 		};
@@ -111,13 +112,28 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 	}
 }
 
+static int by_pool_and_number(const void *left, const void *right)
+{
+	const struct object_view *a = left, *b = right;
+	int order = strcmp(a->pool, b->pool);
+
+	return order ? order : a->number < b->number ? -1 : a->number > b->number;
+}
+
 void objects_pins(struct objects_view *view, const struct pins_view *pins)
 {
-	for (uint32_t p = 0; p < pins->count; p++)
-		for (uint32_t i = 0; pins->pins[p].pin.object && i < view->count; i++)
-			if (view->objects[i].number == pins->pins[p].pin.object &&
-				!strcmp(view->objects[i].pool, pins->pins[p].pool))
-				view->objects[i].pins += pins->pins[p].pin.pins;
+	if (view->count)
+		qsort(view->objects, view->count, sizeof(*view->objects), by_pool_and_number);
+	for (uint32_t i = 0; view->count && i < pins->count; i++) {
+		const struct pin_view *pin = &pins->pins[i];
+		struct object_view key = {.number = pin->pin.object}, *found = NULL;
+
+		snprintf(key.pool, sizeof(key.pool), "%s", pin->pool);
+		if (key.number)
+			found = bsearch(&key, view->objects, view->count, sizeof(key), by_pool_and_number);
+		if (found)
+			found->pins += pin->pin.pins;
+	}
 }
 
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin)

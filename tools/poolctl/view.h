@@ -53,9 +53,11 @@ struct object_view {
 	uint64_t page_bytes;
 	uint32_t number, state, memory_class, pages, allocations, readers, writer, uid, pid;
 	uint32_t pins, flags, cost_us, follows;
+	uint32_t domain; /* trust domain of its name; 0: the pool does not separate domains */
 	uint64_t version, follows_version, layout_hash, metadata_bytes, published_ms;
 	uint64_t used_ms, uses; /* of pinnable objects */
 	char name[128], label[64], tenant[64], role[64];
+	char domain_name[64]; /* empty if unknown */
 };
 
 /* A pool with adapters: its size, and the numbers of evicted adapters and copies of adapters. */

@@ -218,7 +218,6 @@ def variable(name: str, label: str, query: str) -> dict:
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": query, "refId": "v"},
-        "definition": query,
     }
     return made | {
         "includeAll": True,
