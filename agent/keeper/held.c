@@ -110,15 +110,6 @@ const struct held *held_find(const struct held_table *table, uint32_t kind, uint
 	return place && *place ? &table->list[*place - 1] : NULL;
 }
 
-uint32_t held_count(const struct held_table *table, uint32_t kind, uint32_t pool)
-{
-	uint32_t count = 0;
-
-	for (uint32_t i = 0; i < table->count; i++)
-		count += table->list[i].kind == kind && table->list[i].pool == pool;
-	return count;
-}
-
 void held_clear(struct held_table *table)
 {
 	for (uint32_t i = 0; i < table->count; i++)

@@ -32,7 +32,6 @@ int held_add(struct held_table *table, const struct held *item);
 void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
 /* held_find() - return an item, or NULL if it is not held. The pointer is valid until the next change. */
 const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
-uint32_t held_count(const struct held_table *table, uint32_t kind, uint32_t pool);
 void held_clear(struct held_table *table);
 
 #endif

@@ -30,7 +30,7 @@ struct keeper {
 	struct probe probe; /* check of a module for an upgrade */
 	int channel;        /* to the agent; -1: none */
 	struct child agent, front, movers[MODULE_POOLS_MAX];
-	/* movers that run the module of before the upgrade, until they are reaped; 0: none */
+	/* movers that still run the module from before the upgrade, until they are reaped; 0: none */
 	pid_t old_movers[MODULE_POOLS_MAX];
 	/* front of a dead agent, and the time at which it is killed unless it has ended */
 	pid_t old_front;

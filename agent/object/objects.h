@@ -115,8 +115,8 @@ int objects_order_begin(struct pool *pool);
 
 /*
  * objects_recover() - restore the objects after an agent's death: map the manifests of start->held, complete or roll
- * back incomplete steps, close what dead sessions had open, and account for the pages. Call it after the sessions are
- * restored, when accounts and index agree with the page words.
+ * back incomplete steps, close the versions that dead sessions had open, and account for the pages. Call it after the
+ * sessions are restored, when accounts and index agree with the page words.
  */
 void objects_recover(struct pool *pool);
 

@@ -27,16 +27,11 @@ uint32_t pool_idle_owned(const struct pool *pool)
 	return idle;
 }
 
-uint32_t pool_idle(const struct pool *pool)
+/* Return the sum of a number over the workers of a pool. */
+static uint32_t sum_of_workers(const struct pool *pool, uint32_t (*number)(const struct session *session))
 {
-	uint32_t idle = 0;
+	uint32_t sum = 0;
 
-	/*
-	 * If there are many sessions with few pages each, it is cheaper to read each page once than each word of each
-	 * session.
-	 */
-	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
-		return pool_idle_owned(pool);
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 
@@ -44,9 +39,20 @@ uint32_t pool_idle(const struct pool *pool)
 			continue;
 		left--;
 		if (session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
-			idle += lease_idle(session);
+			sum += number(session);
 	}
-	return idle;
+	return sum;
+}
+
+uint32_t pool_idle(const struct pool *pool)
+{
+	/*
+	 * If there are many sessions with few pages each, it is cheaper to read each page once than each word of each
+	 * session.
+	 */
+	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
+		return pool_idle_owned(pool);
+	return sum_of_workers(pool, lease_idle);
 }
 
 /*
@@ -66,18 +72,7 @@ static uint32_t session_offered(const struct session *session)
  */
 static uint32_t pool_offered(const struct pool *pool)
 {
-	uint32_t offered = pool->evict.source ? pool->evict.source->offered(pool) : 0;
-
-	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
-		const struct session *session = pool->sessions[id];
-
-		if (!session)
-			continue;
-		left--;
-		if (session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
-			offered += session_offered(session);
-	}
-	return offered;
+	return (pool->evict.source ? pool->evict.source->offered(pool) : 0) + sum_of_workers(pool, session_offered);
 }
 
 uint32_t pool_utilization(const struct pool *pool)

@@ -86,8 +86,8 @@ static inline uint32_t slots_used(const struct spill_slots *slots, enum mover_ti
 void slots_soil(struct spill_slots *slots);
 
 /*
- * slots_tidy() - return the space of some slots to the system that have been free for one to two seconds. Return: the
- * number of milliseconds after which another call is needed; 0: none.
+ * slots_tidy() - return the space of some slots that have been free for one to two seconds to the system. Return: the
+ * number of milliseconds after which another call is needed; 0: no further call is needed.
  */
 uint32_t slots_tidy(struct spill_slots *slots, uint64_t now_ms);
 

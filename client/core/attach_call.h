@@ -23,8 +23,8 @@ struct attach_call {
 };
 
 /*
- * attach_call() - send the request and wait for its reply. timeout_ms, as patience.h
- * counts it, includes the wait for requests of other threads.
+ * attach_call() - send the request and wait for its reply. timeout_ms, which is measured as in patience.h, includes the
+ * wait for requests of other threads.
  *
  * Return: length of the reply, or -ETIMEDOUT or -EINTR (the request may still take effect), -EPIPE (the session has
  * ended), -EMFILE (no room for the received descriptors; the request may have taken effect), or the encoder's error.

@@ -1,29 +1,32 @@
 /*
- * patience.h - how long a thread waits for the answer of another process. Internal to libgpool.
+ * patience.h - time limits of waits for another process. Internal to libgpool.
  *
- * Only time in which the thread looks for the answer counts: between two looks, at most PATIENCE_LOOK_MS. While a
- * machine or a container is paused, or the CPU time is not sufficient for all processes, the other process cannot
- * answer either, and must have its time afterwards.
+ * The time between two polls for the answer counts as at most PATIENCE_LOOK_MS. A longer interval means that this
+ * thread did not run: the machine or the container was paused, or overloaded. The other process may not have run
+ * either, so this time is not deducted from the limit.
  */
 #ifndef GPOOL_CLIENT_PATIENCE_H
 #define GPOOL_CLIENT_PATIENCE_H
 
 #include "shm/monotonic.h"
 
-enum { PATIENCE_LOOK_MS = 250 }; /* longer than each sleep between two looks */
+enum { PATIENCE_LOOK_MS = 250 }; /* longer than each sleep between two polls */
 
 struct patience {
-	uint64_t looked_ns; /* time of the last look */
+	uint64_t looked_ns; /* time of the last poll */
 	uint64_t left_ns;   /* UINT64_MAX: no limit */
 };
 
-/* patience_of() - begin to wait. timeout_ms: below 0: no limit. */
+/* patience_of() - return the limit of a wait that begins now. timeout_ms: negative: no limit. */
 static inline struct patience patience_of(int64_t timeout_ms)
 {
 	return (struct patience){monotonic_ns(), timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000};
 }
 
-/* patience_ms() - look, and return the milliseconds for which the thread may sleep, at most `most`. 0: give up. */
+/*
+ * patience_ms() - deduct the time since the last call. Return the milliseconds until the next poll: at most `most`;
+ * 0: the limit is reached.
+ */
 static inline int patience_ms(struct patience *patience, int most)
 {
 	const uint64_t look_ns = PATIENCE_LOOK_MS * UINT64_C(1000000);

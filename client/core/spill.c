@@ -465,18 +465,6 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 	return error == -EBUSY ? -EPIPE : error;
 }
 
-int spill_now(struct gpool *pool, const struct gpool_block *block)
-{
-	struct lease_request ask = {.kind = LEASE_SPILL};
-	struct gpool_block place = *block;
-
-	if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) != block->tag)
-		spill_where(pool, block, &place);
-	ask.tag = place.tag;
-	ask.first_page = place.page;
-	return lease_ask(pool, &ask);
-}
-
 int gpool_refresh(struct gpool *pool, struct gpool_block *block)
 {
 	struct gpool_block place = *block;

@@ -52,12 +52,6 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;
 /* spill_forget() - remove the place of a block that is freed. */
 void spill_forget(struct gpool *pool, uint64_t tag) COLD;
 
-/*
- * spill_now() - spill an unpinned block. Return: 0, -ESTALE, -EBUSY (pinned, or waiting for a fence), -ENOSPC, -EIO,
- * -EPIPE.
- */
-int spill_now(struct gpool *pool, const struct gpool_block *block);
-
 /* pin_at() - gpool_pin() at the handle's place only; defined in pin.c. */
 int pin_at(struct gpool *pool, const struct gpool_block *block);
 

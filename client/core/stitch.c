@@ -210,11 +210,8 @@ static void stitch_publish(struct gpool *pool, struct stitch *stitch, const stru
 
 /* ---- chains of runs ---- */
 
-/*
- * Make all runs from `run` on idle. Each entry is read before its free bits are set, because other threads may then
- * reuse it.
- */
-static void chain_put(const struct gpool *pool, uint32_t run)
+/* Each entry is read before its free bits are set, because other threads may then reuse it. */
+void chain_put(const struct gpool *pool, uint32_t run)
 {
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);

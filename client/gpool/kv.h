@@ -388,8 +388,8 @@ enum {
  *
  * Return: as gpool_kv_preempt(), or an error that leaves the sequence running:
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
- * GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 + head_size bytes, or the back end `cuda` in a library
- *                that was built without nvcc
+ *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 + head_size bytes, or the back end `cuda`
+ *                in a library that was built without nvcc
  *   -ENOSPC      too few free blocks of host memory; with GPOOL_KV_OFFLOAD_POOL, no pages for the copy, which exists in
  *                addition to the original for a short time. In this case the cache's host memory may still have room
  *   -EDQUOT, -EPIPE  as gpool_alloc()
@@ -613,16 +613,16 @@ GPOOL_API int gpool_kv_validate(
 /* ---- attention ---- */
 
 /*
- * The library's own attention kernel reads keys and values through the device tables. An engine may use its own kernel
- * instead.
+ * The library contains an attention kernel, which finds keys and values by the device tables (gpool_kv_sync()). An
+ * engine may use its own kernel instead.
  */
 
-/* A sequence of a launch, in device memory, so that a captured graph can run the next step. */
+/* A sequence of a launch. It is stored in device memory, so a captured graph can be launched for the next step. */
 struct gpool_kv_attention_sequence {
-	uint32_t row;         /* struct gpool_kv_sequence_info */
-	uint32_t tokens;      /* with keys and values, including those of the queries */
+	uint32_t row;         /* row in the device tables: struct gpool_kv_sequence_info */
+	uint32_t tokens;      /* tokens with keys and values, including those of the queries */
 	uint32_t query_begin; /* its first row in queries and output */
-	uint32_t query_count; /* its last tokens: 1 for decoding; 0: the sequence is skipped */
+	uint32_t query_count; /* number of its last tokens that have queries: 1 for decoding; 0: skip the sequence */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_attention_sequence, 16);
 
@@ -637,10 +637,10 @@ enum {
 };
 
 /*
- * A launch for one layer. In each block, the key of a token and head is at keys + token * token_stride + head *
- * head_stride, and the value at `values` with the same strides; scales have strides of their own. All of them are in
- * bytes from the beginning of the block, so they describe blocks by token and head (NHD) or by head and token (HND), of
- * all layers or of one.
+ * The arguments of a launch, which computes one layer. `keys`, `values`, the scales and their strides are offsets in
+ * bytes from the beginning of a block: the key of a token and head is at keys + token * token_stride + head *
+ * head_stride, and the value at `values` with the same strides. The offsets therefore describe blocks of one layer or
+ * of all layers, ordered by token and head (NHD) or by head and token (HND).
  */
 struct gpool_kv_attention {
 	uint32_t size;    /* sizeof(struct gpool_kv_attention); GPOOL_KV_ATTENTION_INIT sets it */
@@ -649,8 +649,8 @@ struct gpool_kv_attention {
 	uint64_t output;  /* address of [query_tokens][output_stride] elements; rows of other tokens are not changed */
 	uint64_t sequences; /* address of struct gpool_kv_attention_sequence[sequence_count] */
 	/*
-	 * address of gpool_kv_attention_workspace() bytes, used by one launch at a time; zero it before the first
-	 * launch. 0 if that returns 0
+	 * address of gpool_kv_attention_workspace() bytes, for one launch at a time; fill them with zeros before the
+	 * first launch. 0 if no bytes are needed
 	 */
 	uint64_t workspace;
 	uint64_t keys, values;             /* of token 0 and head 0 */
@@ -659,8 +659,9 @@ struct gpool_kv_attention {
 	uint32_t scale_token_stride, scale_head_stride; /* INT8 */
 	uint32_t sequence_count;
 	uint32_t query_tokens;
-	uint32_t query_most; /* largest query_count; sequences with more are skipped */
-	uint32_t heads;      /* of queries, a multiple of kv_heads, which share one head of keys and values */
+	uint32_t max_query_count; /* maximum of query_count; sequences with more queries are skipped */
+	/* heads of queries, a multiple of kv_heads; heads / kv_heads of them share one head of keys and values */
+	uint32_t heads;
 	uint32_t kv_heads;   /* 0: those of the cache's shape */
 	uint32_t head_size;  /* a multiple of 16, up to 256; 0: as in the cache's shape */
 	uint32_t query_stride, output_stride; /* elements */
@@ -678,18 +679,19 @@ GPOOL_ASSERT_SIZE(gpool_kv_attention, 128);
  * stream.
  *
  * The query of a token uses the keys and values of the sequence up to this token (causal attention). Products and sums
- * are fp32. The result for a sequence depends on the sequence and the launch only, not on other sequences. Sequences
- * that are invalid, such as one with more tokens than its table has, are skipped. Keys and values of tokens up to the
- * last one must be finite.
+ * are fp32. The result for a sequence does not depend on the other sequences of the launch. Invalid sequences, such as
+ * a sequence with more tokens than its table has, are skipped. The keys and values of all `tokens` must be finite.
  *
- * Addresses and strides must be multiples of 16 bytes; those of scales, of 2 bytes. Cost: one launch. Up to 64 rows
- * (query_most * heads / kv_heads), the tokens of a sequence are divided among thread blocks; otherwise, its rows are.
- * Batches of both kinds are faster as two launches. The launch can be captured into a graph. If the cache has
- * block_tokens below 8, it is refused.
+ * Addresses and strides must be multiples of 16 bytes; addresses and strides of scales, of 2 bytes. The launch can be
+ * captured into a graph.
+ *
+ * If max_query_count * heads / kv_heads is at most 64, the kernel divides the tokens of a sequence among thread blocks;
+ * otherwise it divides the queries. Batches with sequences of both kinds are faster as two launches.
  *
  * Return: 0, or
- *   -EINVAL      size, flag, reserved; a number that is 0, too large or no multiple of what it must be; an address that
- *                is 0 or not aligned; vectors that do not fit into a block; the cache's stream is closed
+ *   -EINVAL      size, flag, reserved; block_tokens of the cache is below 8; a number is 0, too large or not a multiple
+ *                of the required number; an address is 0 or not aligned; vectors do not fit into a block; the cache's
+ *                stream is closed
  *   -EOPNOTSUPP  gpool was built without kernels, or the driver is too old for them
  *   -EHOSTDOWN   the session is asleep
  *   -EIO, -ENODEV, -ENOMEM  the kernel could not be queued
@@ -700,7 +702,8 @@ GPOOL_ASSERT_SIZE(gpool_kv_attention, 128);
 GPOOL_API int gpool_kv_attention(struct gpool_kv *kv, const struct gpool_kv_attention *attention);
 
 /*
- * gpool_kv_attention_workspace() - return the size of the workspace that a launch needs. Addresses are ignored.
+ * gpool_kv_attention_workspace() - return the size of the workspace that a launch needs. The addresses in `attention`
+ * are ignored.
  *
  * Return: 0, -EINVAL, -E2BIG, -ECHILD as gpool_kv_attention(). Threads: any. Cost: some instructions.
  */

@@ -57,7 +57,7 @@ static int args_read(const struct gpool_kv *kv, const struct gpool_kv_attention 
 		.scale_head_stride = read.scale_head_stride,
 		.sequence_count = read.sequence_count,
 		.query_tokens = read.query_tokens,
-		.query_most = read.query_most,
+		.query_most = read.max_query_count,
 		.heads = read.heads,
 		.kv_heads = read.kv_heads ? read.kv_heads : kv->shape.kv_heads,
 		.head_size = read.head_size ? read.head_size : kv->shape.head_size,

@@ -1,6 +1,7 @@
 #include "client/vm/page_list.h"
 
 #include "client/core/refill.h"
+#include "client/core/stitch.h"
 #include "shm/lease_bitmap.h"
 
 #include <sched.h>
@@ -77,19 +78,6 @@ static int chain_read(const struct gpool *pool, uint32_t first, struct page_list
 	}
 }
 
-static void chain_give_back(const struct gpool *pool, uint32_t run)
-{
-	for (;;) {
-		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
-		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
-
-		pool_put(pool, run, count);
-		if (!next)
-			return;
-		run = next - 1;
-	}
-}
-
 static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
@@ -114,7 +102,7 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 	error = chain_read(pool, first, list);
 	if (error) {
 		page_list_reset(list);
-		chain_give_back(pool, first);
+		chain_put(pool, first);
 	}
 	return error;
 }

@@ -199,7 +199,10 @@ uint64_t vpmm_held(const struct vpmm *vpmm);
  */
 uint32_t vpmm_slack(const struct vpmm *vpmm, uint32_t count);
 void vpmm_slack_refused(struct vpmm *vpmm);
-/* vpmm_slack_shrink() - while no slack is in effect, park free pages beyond the peak. Released temporarily. */
+/*
+ * vpmm_slack_shrink() - while no slack is in effect, make free pages beyond the peak reclaimable. The lock is released
+ * temporarily.
+ */
 void vpmm_slack_shrink(struct vpmm *vpmm);
 
 /* vpmm_live_rose() - record the peak after an allocation. */

@@ -3,22 +3,23 @@
  * Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao, "FlashAttention-2", 2023).
  *
  * The rows of a tensor operation are the queries that share a head of keys and values: heads / kv_heads for each query
- * token. A block has a tile of rows of one sequence (x) and one head of keys and values (y). A step is 16 tokens.
+ * token. A thread block computes a tile of rows of one sequence (x) and one head of keys and values (y). A step is 16
+ * tokens.
  *
- * decode, for few rows: bound by memory bandwidth. A tile has 16 rows. A sequence's tokens are divided into splits (z),
- * and a split's steps among the warps. The results of warps are combined through shared memory, and those of splits by
- * the block that finishes last, always in the same order.
+ * The decode kernel is for few rows, and is bound by memory bandwidth. A tile has 16 rows. A sequence's tokens are
+ * divided into splits (z), and a split's steps among the warps. The results of warps are combined through shared
+ * memory, and those of splits by the thread block that finishes last, always in the same order.
  *
- * prefill, for many rows: each warp has 16 rows, and all warps use the same keys and values.
+ * The prefill kernel is for many rows: each warp has 16 rows, and all warps use the same keys and values.
  *
  * A lane's operands are always parts of 16 bytes in the layout of a tensor operation (mma.h): for the products with
- * keys, parts of the vectors of tokens g and g + 8; for those with values, of tokens 2c, 2c + 1, 2c + 8 and 2c + 9,
- * whose columns are reordered in registers. The lanes of all warps need the same parts, so shared memory has
- * [part][lane], and in decode, each thread reads only what it has copied itself. Copies are asynchronous: while keys
- * are used, values are loaded, and vice versa.
+ * keys, parts of the vectors of tokens g and g + 8; for the products with values, parts of tokens 2c, 2c + 1, 2c + 8
+ * and 2c + 9, whose columns are reordered in registers. The lanes with the same number need the same parts in all
+ * warps, so shared memory is an array [part][lane]. In decode, each thread reads only the parts that it has copied
+ * itself. Copies are asynchronous: values are loaded while keys are used, and keys while values are used.
  *
- * The weights of tokens are operands of 16 bits: elements, or bf16 for int8. Codes have exact operands; their scales
- * are multiplied into the products and the weights.
+ * The weights of tokens are operands of 16 bits: elements, or bf16 for int8. Codes are converted to operands without
+ * rounding; the products and the weights are multiplied by the scales.
  */
 #include "cuda/kernels/async_copy.h"
 #include "cuda/kernels/attention.h"
@@ -83,13 +84,13 @@ template <uint32_t element> static __device__ __forceinline__ uint32_t pair_bits
 #endif
 }
 
-/* code_value() - return code i of a word as a float: an integer is the low part of 2^23 + integer. */
+/* code_value() - return code i of a word as a float. The low bits of the float 2^23 + integer are the integer. */
 static __device__ __forceinline__ float code_value(uint32_t word, uint32_t i)
 {
 	return float_of_bits(__byte_perm(word ^ 0x80808080, 0x4b000000, 0x7650 + i)) - 8388736.0f;
 }
 
-/* codes_pair() - return two codes as elements. bf16 has them in its upper half, exactly. */
+/* codes_pair() - return two codes as elements, without rounding; for bf16, the upper halves of their floats. */
 template <uint32_t element> static __device__ __forceinline__ uint32_t codes_pair(float low, float high)
 {
 	if (element == ELEMENT_BF16)
@@ -97,16 +98,16 @@ template <uint32_t element> static __device__ __forceinline__ uint32_t codes_pai
 	return pair_bits<element>(low, high);
 }
 
-/* ---- what a block does ---- */
+/* ---- the work of a thread block ---- */
 
 struct job {
 	const int32_t *table;
 	uint32_t tokens, query_begin, query_count;
-	uint32_t group, rows, first; /* first: the block's first row */
-	uint32_t end;                /* token after the last one that a row of the block uses */
+	uint32_t group, rows, first; /* first: the first row of the thread block */
+	uint32_t end;                /* token after the last one that a row of the thread block uses */
 };
 
-/* job_get() - return false if the block has no rows, or the sequence is invalid. */
+/* job_get() - return false if the thread block has no rows, or the sequence is invalid. */
 static __device__ bool job_get(const struct attention_args &args, uint32_t tile_rows, struct job &job)
 {
 	const uint32_t tiles = attention_tiles(&args, tile_rows);
@@ -145,7 +146,7 @@ static __device__ uint64_t row_at(
 		(blockIdx.y * job.group + row % job.group) * args.head_size;
 }
 
-/* queries_load() - begin to load the queries of 16 rows. `index` of `threads` threads do it together. */
+/* queries_load() - begin to load the queries of 16 rows, as thread `index` of `threads` threads. */
 template <typename F>
 static __device__ void queries_load(const struct attention_args &args, const struct job &job, uint32_t first,
 	uint32_t index, uint32_t threads, uint4 *queries)
@@ -166,7 +167,7 @@ static __device__ void queries_load(const struct attention_args &args, const str
 
 /* ---- loading tokens ---- */
 
-/* The blocks of a tile's halves of steps, and what a tile needs of them. */
+/* The blocks of a tile, one for each half of a step, and their scales. */
 template <typename F> struct tile {
 	uint32_t ahead[2 * F::STEPS]; /* numbers of the blocks of the next tile to load; no_block: none */
 	uint64_t place[2 * F::STEPS]; /* addresses of the blocks, 0: none */
@@ -415,8 +416,8 @@ static __device__ void values_add(const uint4 *values, const float (&weights)[F:
 }
 
 /*
- * tokens_add() - add tokens from `token` on, one tile of every `step` tokens, up to end - 1. While keys of a tile are
- * used, its values are loaded; while these are used, the next tile's keys are.
+ * tokens_add() - add tokens from `token` on, one tile of every `step` tokens, up to end - 1. The values of a tile are
+ * loaded while its keys are used, and the keys of the next tile while these values are used.
  */
 template <typename F, uint32_t E, bool CODES>
 static __device__ void tokens_add(const struct attention_args &args, const struct job &job, uint32_t row,
@@ -459,7 +460,7 @@ static __device__ void tokens_add(const struct attention_args &args, const struc
 		if (more)
 			values_load<F, CODES>(args, tile, next, end, values);
 		async_copies_end();
-		if (F::SHARERS == 1 && !full) { /* other warps have loaded queries, in the group before */
+		if (F::SHARERS == 1 && !full) { /* other warps have loaded queries, in the preceding group of copies */
 			async_copies_wait<2>();
 			__syncthreads();
 		}
@@ -536,15 +537,15 @@ static __device__ __forceinline__ void prefill(const struct attention_args &args
 
 /* ---- decode ---- */
 
-/* A result is sums[row][column] of one row, its largest product and its weight. */
+/* A result consists of the sums of a row, sums[row][column], its largest product and its weight. */
 template <bool GLOBAL> static __device__ float number_get(const float *place)
 {
 	return GLOBAL ? __ldcg(place) : *place;
 }
 
 /*
- * results_add() - combine `count` results for a row and column. The next one is `stride` floats after one. GLOBAL: in
- * device memory, written by other blocks; loads bypass the first-level cache, which may contain outdated data.
+ * results_add() - combine `count` results for a row and column, which are `stride` floats apart. GLOBAL: they are in
+ * device memory and were written by other thread blocks, so loads bypass the first-level cache, which may be outdated.
  */
 template <bool GLOBAL>
 static __device__ float results_add(const float *sums, const float *most, const float *weight, uint64_t stride,
@@ -640,7 +641,7 @@ static __device__ __forceinline__ void decode(const struct attention_args &args,
 	state_clear(state);
 	tokens_add<F, E, CODES>(args, job, job.first + threadIdx.x % 32 / 4, begin + warp * F::TOKENS,
 		min(begin + part, job.end), F::WARPS * F::TOKENS, memory, slots, state);
-	__syncthreads(); /* the results have the memory of the slots */
+	__syncthreads(); /* the results reuse the memory of the slots */
 
 	float *results = (float *)(memory + 1);
 	float *partial = attention_partials(&args) + ((uint64_t)blockIdx.x * gridDim.y + blockIdx.y) * stride +

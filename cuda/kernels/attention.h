@@ -7,17 +7,17 @@
  *
  * Blocks. Block i is at blocks + i / chunk_blocks * chunk_bytes + i % chunk_blocks * block_bytes, as in struct
  * gpool_kv_layout. In a block, the key of a token and head is at keys + token * token_stride + head * head_stride, and
- * the value at `values` with the same strides. These numbers describe blocks of all layers as well as those of one
- * layer, and vectors by token (NHD) or by head (HND). A table has the numbers of a sequence's blocks.
+ * the value at `values` with the same strides. These numbers describe blocks of one layer or of all layers, with
+ * vectors ordered by token (NHD) or by head (HND). The table of a sequence contains the numbers of its blocks.
  *
  * int8. Keys and values may be codes of quantise.h, with one scale for each vector of a token and head: a row of
- * head_size columns in one group. The scales are in the block, too, with strides of their own.
+ * head_size columns in one group. The scales are also stored in the block, with their own strides.
  *
- * Sequences are described in device memory, so a captured graph can run the next step after they were copied there. The
- * grid depends on the arguments only.
+ * Sequences are described in device memory. A captured graph can therefore be launched again for the next step, after
+ * the new descriptions have been copied there. The grid depends on the arguments only.
  *
- * Determinism. The result for a query depends only on its own sequence and on the arguments, not on other sequences.
- * This is true within each back end; the two back ends add in different orders.
+ * Determinism. Within one back end, the result for a query depends only on its own sequence and on the arguments. The
+ * two back ends add in different orders.
  */
 #ifndef CUDA_KERNELS_ATTENTION_H
 #define CUDA_KERNELS_ATTENTION_H
@@ -33,15 +33,15 @@ struct gpu_stream;
 
 enum {
 	ATTENTION_ALIGN = 16,          /* of vectors, and of rows of queries and output, in bytes */
-	ATTENTION_SIZE_STEP = 16,      /* head_size is a multiple */
+	ATTENTION_SIZE_STEP = 16,      /* head_size is a multiple of this */
 	ATTENTION_SIZE_MAX = 256,      /* of head_size */
-	ATTENTION_HALF = 8,            /* tokens with adjacent slots; block_tokens is a multiple */
+	ATTENTION_HALF = 8,            /* tokens with adjacent slots; block_tokens is a multiple of this */
 	ATTENTION_ROWS = 16,           /* queries of a tensor operation; each query token has heads / kv_heads rows */
 	ATTENTION_SPLIT_ROWS_MAX = 64, /* rows of a sequence up to which its tokens are divided into splits */
 	ATTENTION_SPLITS_MAX = 32,
-	ATTENTION_SPLIT_TOKENS = 256, /* chosen: minimum of tokens per split */
-	ATTENTION_SPLIT_STEP = 64,    /* a split is a multiple of the tokens that a block processes at once */
-	/* chosen: blocks that occupy a GPU of today; more tokens per split are then better than more splits */
+	ATTENTION_SPLIT_TOKENS = 256, /* chosen: minimum number of tokens per split */
+	ATTENTION_SPLIT_STEP = 64,    /* splits are multiples of the tokens that a thread block processes at once */
+	/* chosen: thread blocks that occupy a current GPU; beyond this, larger splits are better than more splits */
 	ATTENTION_BLOCKS_WANTED = 1024,
 	ATTENTION_COUNT_MAX = 1 << 20, /* of sequences, heads, query tokens */
 };
@@ -50,7 +50,7 @@ struct attention_sequence {
 	uint32_t row;         /* of the table */
 	uint32_t tokens;      /* in the cache, including those of the queries */
 	uint32_t query_begin; /* first row of queries and output */
-	uint32_t query_count; /* the last tokens of the sequence: decoding has 1; 0: nothing to do */
+	uint32_t query_count; /* number of its last tokens that have queries: 1 for decoding; 0: skip the sequence */
 };
 
 struct attention_args {
@@ -60,8 +60,8 @@ struct attention_args {
 	uint64_t tables;    /* int32_t [table_rows][table_columns] */
 	uint64_t blocks;    /* address of block 0 */
 	uint64_t block_bytes, chunk_bytes;
-	uint64_t keys, values;             /* offset in a block of token 0 and head 0 */
-	uint64_t key_scales, value_scales; /* the same of bf16 scales; int8 only */
+	uint64_t keys, values;             /* offsets in a block of token 0 and head 0 */
+	uint64_t key_scales, value_scales; /* the same offsets of bf16 scales; int8 only */
 	/* attention_workspace_bytes(); zero it before the first launch. 0 if that returns 0 */
 	uint64_t workspace;
 	uint32_t chunk_blocks;
@@ -77,7 +77,7 @@ struct attention_args {
 	uint32_t query_stride, output_stride; /* elements */
 	uint32_t element;                     /* ELEMENT_F16 or ELEMENT_BF16 */
 	uint32_t int8;                        /* 1: keys and values are int8 codes; 0: elements */
-	float scale;                          /* of the products, usually 1 / sqrt(head_size) */
+	float scale;                          /* factor of the products, usually 1 / sqrt(head_size) */
 };
 
 /* Both compilers must agree on the shared structs. */
@@ -95,7 +95,7 @@ ON_BOTH uint32_t attention_rows_most(const struct attention_args *args)
 	return args->query_most * attention_group(args);
 }
 
-/* attention_splits_tokens() - return true if the kernel for few rows runs, which divides tokens among blocks. */
+/* attention_splits_tokens() - return true if the kernel for few rows runs, which divides tokens among thread blocks. */
 ON_BOTH bool attention_splits_tokens(const struct attention_args *args)
 {
 	return attention_rows_most(args) <= ATTENTION_SPLIT_ROWS_MAX;
@@ -129,7 +129,7 @@ ON_BOTH uint32_t attention_split_tokens(uint32_t splits, uint32_t tokens)
 
 /* ---- the workspace: counters of finished splits, which are zero between launches, then the splits' results ---- */
 
-/* attention_partial_rows() - return the number of rows of a tile that can be used. */
+/* attention_partial_rows() - return the maximum number of rows in use in a tile. */
 ON_BOTH uint32_t attention_partial_rows(const struct attention_args *args)
 {
 	const uint32_t rows = attention_rows_most(args);
@@ -175,15 +175,15 @@ ON_BOTH uint64_t attention_workspace_bytes(const struct attention_args *args)
  * A workspace may be used by one stream at a time. The launch can be captured into a graph. Between launches of the
  * graph, the content of the sequences, the tables, queries and blocks may change; the arguments may not.
  *
- * Return: 0; -EINVAL (an element that is neither fp16 nor bf16; a head size that is no multiple of 16 up to 256;
- * blocks of fewer than 8 tokens or of a number that is no power of two; heads that are no multiple of kv_heads; a
- * count that is 0 or too large; vectors, rows or scales that are not aligned, or do not fit into a block or a row; an
- * address that is 0); or an error of gpu_launch().
+ * Return: 0; -EINVAL (an element other than fp16 and bf16; a head size other than a multiple of 16 up to 256;
+ * block_tokens below 8 or not a power of two; heads that are not a multiple of kv_heads; a count that is 0 or too
+ * large; vectors, rows or scales that are not aligned, or do not fit into a block or a row; an address that is 0); or
+ * an error of gpu_launch().
  */
 int attention_check(const struct attention_args *args);
 int attention_queue(struct gpu *gpu, const struct attention_args *args, struct gpu_stream *stream);
 
-/* The C references: perform the work synchronously, on memory of the process. All of them do the same. */
+/* The C references, which all do the same work, synchronously and on memory of the process. */
 void attention_decode_64_host(const struct attention_args *args);
 void attention_decode_128_host(const struct attention_args *args);
 void attention_decode_256_host(const struct attention_args *args);

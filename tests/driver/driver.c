@@ -247,7 +247,7 @@ static void setting_apply(const char *key, const char *value)
 		{"descriptors", &settings.descriptors}, {"host_alias", &settings.host_alias},
 		{"cpu_access", &settings.cpu_access}, {"aligned", &settings.aligned},
 		{"unmap_waits", &settings.unmap_waits}, {"fork", &settings.fork}, {"delay", &settings.delay},
-		{"late", &settings.late}};
+		{"late", &settings.late}, {"partial", &settings.partial}};
 
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
 		if (strcmp(key, flags[i].key) == 0) {
@@ -262,10 +262,6 @@ static void setting_apply(const char *key, const char *value)
 		settings.granularity = setting_bytes(value);
 	else if (strcmp(key, "context") == 0)
 		settings.context_bytes = setting_bytes(value);
-	else if (strcmp(key, "partial") == 0)
-		settings.partial = strcmp(value, "exact") == 0 ? PARTIAL_EXACT
-			: strcmp(value, "rounded") == 0        ? PARTIAL_ROUNDED
-							       : PARTIAL_REFUSED;
 	else if (strcmp(key, "fail") == 0)
 		setting_fail(value);
 	else if (strcmp(key, "faults") == 0)

@@ -553,8 +553,8 @@ static void mapping_access(struct mapping *mapping, int device, unsigned access)
 
 /*
  * "Virtual Memory Management", cuMemSetAccess: the range is fully mapped and contains all of each allocation that was
- * mapped there. What happens on a part is not documented: the setting `partial` says. A device other than the memory's
- * must be its peer, else CUDA_ERROR_INVALID_DEVICE.
+ * mapped there. The behavior for a part of an allocation is not documented; the setting `partial` permits it. A device
+ * other than the memory's must be its peer, else CUDA_ERROR_INVALID_DEVICE.
  */
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *descriptors, size_t count)
 {
@@ -567,7 +567,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *des
 	if (!bytes || !descriptors || !count || at % settings.granularity || bytes % settings.granularity ||
 		!range_mapped(at, bytes))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
-	if (settings.partial == PARTIAL_REFUSED && !range_whole(at, bytes))
+	if (!settings.partial && !range_whole(at, bytes))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	for (size_t i = 0; i < count; i++) {
 		unsigned flags = (unsigned)descriptors[i].flags;

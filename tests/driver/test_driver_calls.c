@@ -59,7 +59,7 @@ static void test_pool(void **state)
 	(void)state;
 	start(steady);
 	options = harness_options(&harness);
-	CALLS(gpool_open(&options, &pool), "the process's first",
+	CALLS(gpool_open(&options, &pool), "first call of the process",
 		"cuDeviceGet 3, cuDeviceGetAttribute 12, cuDeviceGetCount, cuDeviceGetName 2, cuDeviceGetUuid 3, "
 		"cuDevicePrimaryCtxRetain, cuDeviceTotalMem 2, cuInit, cuMemAddressReserve, "
 		"cuMemGetAllocationGranularity, 1 frame");
@@ -110,7 +110,7 @@ static void test_blocks(void **state)
 
 	(void)state;
 	worker_open(steady);
-	CALLS(gpool_alloc(worker, 2, NULL, &block), "two pages side by side that the process has not mapped yet",
+	CALLS(gpool_alloc(worker, 2, NULL, &block), "two adjacent pages that the process has not mapped yet",
 		"cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess, 4 frames");
 	NEVER(gpool_address(worker, &block, &address));
 	CALLS(gpool_free(worker, &block), "steady", "");
@@ -136,7 +136,7 @@ static void test_blocks(void **state)
 	assert_int_equal(gpool_free(worker, &block), 0);
 	assert_int_equal(gpool_prepare(worker, 2, NULL, &block), 0);
 	CALLS(gpool_rollback(worker, &block), "steady", "");
-	CALLS(gpool_prepare(worker, 3, NULL, &block), "three pages side by side that the process has not mapped yet",
+	CALLS(gpool_prepare(worker, 3, NULL, &block), "three adjacent pages that the process has not mapped yet",
 		"cuMemImportFromShareableHandle 3, cuMemMap 3, cuMemSetAccess, 5 frames");
 	assert_int_equal(gpool_rollback(worker, &block), 0);
 
@@ -179,7 +179,7 @@ static void test_deferred_blocks(void **state)
 	CALLS(gpool_span_free(worker, &span), "steady", "");
 	CALLS(gpool_span_alloc(worker, 300, 0, &span), "steady", "");
 	assert_int_equal(gpool_span_free(worker, &span), 0);
-	UNMEASURED(gpool_span_free, "the free completes others", "as gpool_free()");
+	UNMEASURED(gpool_span_free, "other frees are completed", "as gpool_free()");
 
 	block = alloc(worker, 1);
 	gate_close(stream);
@@ -236,7 +236,7 @@ static void test_streams(void **state)
 	start(steady);
 	worker = open_worker();
 	reader = open_worker();
-	CALLS(gpool_stream_open(worker, NULL, 0, &stream), "the session's first",
+	CALLS(gpool_stream_open(worker, NULL, 0, &stream), "first call of the session",
 		"cuMemHostGetDevicePointer, cuMemHostRegister, cuStreamCreate, 2 frames");
 	block = alloc(worker, 2);
 	assert_int_equal(gpool_address(worker, &block, &address), 0);
@@ -251,7 +251,7 @@ static void test_streams(void **state)
 	CALLS(gpool_stream_open(worker, native, 0, &adopted), "a stream of the program is adopted",
 		"cuStreamGetCtx, 1 frame");
 	gpool_stream_close(worker, adopted);
-	CALLS(gpool_fence_record(worker, stream, &fence), "another stream is open; the first four times",
+	CALLS(gpool_fence_record(worker, stream, &fence), "another stream is open, first four calls",
 		"cuEventCreate, cuEventRecord, cuStreamIsCapturing 4, cuStreamWriteValue64, 3 frames");
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(gpool_fence_record(worker, stream, &fence), 0);
@@ -262,17 +262,17 @@ static void test_streams(void **state)
 
 	gate_close(stream);
 	assert_int_equal(gpool_fence_record(worker, stream, &fence), 0);
-	CALLS_MOST(gpool_fence_done(worker, fence), "the fence is not signaled; at most once per millisecond",
+	CALLS_MOST(gpool_fence_done(worker, fence), "the fence is not signaled, at most once per millisecond",
 		"cuStreamIsCapturing, cuStreamQuery, 1 frame");
 	CALLS_ERROR(gpool_fence_wait(worker, fence, 1), -ETIMEDOUT, "the fence is not signaled", "");
 	CALLS(gpool_stream_wait(worker, second, fence), "the fence is not signaled",
 		"cuStreamIsCapturing 2, cuStreamWaitEvent, cuStreamWaitValue64, 2 frames");
-	CALLS(gpool_fence_export(worker, fence, 0, &handle), "the session's first",
+	CALLS(gpool_fence_export(worker, fence, 0, &handle), "first call of the session",
 		"cuMemHostGetDevicePointer, cuMemHostRegister, cuStreamIsCapturing 2, cuStreamWriteValue64, 2 frames");
 	assert_int_equal(gpool_fence_record(worker, stream, &other), 0);
 	CALLS(gpool_fence_export(worker, other, 0, &handle), "steady",
 		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
-	CALLS(gpool_fence_import(reader, &handle, &imported), "the session's first",
+	CALLS(gpool_fence_import(reader, &handle, &imported), "first call of the session",
 		"cuMemHostGetDevicePointer, cuMemHostRegister, 1 frame");
 	CALLS(gpool_fence_close(reader, imported), "steady", "");
 	CALLS(gpool_fence_import(reader, &handle, &imported), "steady", "");
@@ -288,9 +288,9 @@ static void test_streams(void **state)
 	UNMEASURED(gpool_fence_import, "an event", "cuIpcOpenEventHandle, 1 frame");
 	UNMEASURED(gpool_fence_close, "an event", "cuEventDestroy, 1 frame");
 	UNMEASURED(gpool_stream_wait, "an imported event", "cuStreamIsCapturing, cuStreamWaitEvent, 1 frame");
-	UNMEASURED(gpool_copy, "it fails", "and a query of the stream");
-	UNMEASURED(gpool_fill, "it fails", "and a query of the stream");
-	UNMEASURED(gpool_stream_native, "the stream has failed", "and a query of the stream");
+	UNMEASURED(gpool_copy, "the call fails", "as in the steady state, and a query of the stream");
+	UNMEASURED(gpool_fill, "the call fails", "as in the steady state, and a query of the stream");
+	UNMEASURED(gpool_stream_native, "the stream has failed", "a query of the stream");
 	assert_int_equal(gpool_fence_close(reader, imported), 0);
 	CALLS_VOID(gpool_stream_close(worker, second), "steady",
 		"cuStreamDestroy, cuStreamIsCapturing 2, cuStreamSynchronize 2, 2 frames");
@@ -346,7 +346,7 @@ static void test_ranges(void **state)
 	NEVER(gpool_asleep(worker));
 	CALLS(gpool_wake(worker, -1), "always: a range with four pages", "cuMemMap 4, cuMemSetAccess, 2 frames");
 
-	CALLS(gpool_alloc(worker, PAGES - 4, NULL, &all), "60 pages side by side that the process has not mapped yet",
+	CALLS(gpool_alloc(worker, PAGES - 4, NULL, &all), "60 adjacent pages that the process has not mapped yet",
 		"cuMemImportFromShareableHandle 60, cuMemMap 60, cuMemSetAccess, 62 frames");
 	assert_int_equal(gpool_free(worker, &all), 0);
 	options.flags = GPOOL_RANGE_ZERO;
@@ -459,14 +459,14 @@ static void test_malloc_async(void **state)
 	options.address_bytes = 1000 * PAGE_BYTES;
 	NEVER(gpool_vm_configure(worker, &options));
 	CALLS(gpool_malloc_async(worker, 4 * PAGE_BYTES, stream, &first),
-		"the session's first, four pages that are not mapped",
+		"first call of the session, four pages that are not mapped",
 		"cuMemAddressReserve, cuMemImportFromShareableHandle 4, cuMemMap 4, cuMemSetAccess, 7 frames");
 	background_stop(worker);
 	CALLS(gpool_free_async(worker, first, stream), "steady", "");
 	CALLS(gpool_malloc_async(worker, 4 * PAGE_BYTES, stream, &first), "steady", "");
 	NEVER(gpool_vm_capture(worker, first, 1));
 	assert_int_equal(gpool_vm_capture(worker, first, 0), 0);
-	CALLS(gpool_malloc_async(worker, 300, stream, &small), "300 bytes; the first of a page",
+	CALLS(gpool_malloc_async(worker, 300, stream, &small), "300 bytes, the first allocation in a page",
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
 	CALLS(gpool_free_async(worker, small, stream), "300 bytes", "");
 	CALLS(gpool_malloc_async(worker, 300, stream, &small), "300 bytes", "");
@@ -489,7 +489,7 @@ static void test_malloc_async(void **state)
 		"cuStreamWaitValue64, cuStreamWriteValue64, 8 frames");
 	gate_open(stream);
 	assert_int_equal(gpool_free_async(worker, first, second), 0);
-	UNMEASURED(gpool_malloc_async, "pages or addresses are left in parts only",
+	UNMEASURED(gpool_malloc_async, "free pages or addresses are fragmented",
 		"cuMemMap for each page, and cuMemUnmap for each part");
 }
 

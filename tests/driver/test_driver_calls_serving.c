@@ -127,7 +127,7 @@ static void test_kv_attention(void **state)
 	launch.queries = place + 4096;
 	launch.output = place + 8192;
 	launch.workspace = place + 65536;
-	launch.sequence_count = launch.query_tokens = launch.query_most = 1;
+	launch.sequence_count = launch.query_tokens = launch.max_query_count = 1;
 	launch.heads = 8;
 	launch.query_stride = launch.output_stride = 8 * 64;
 	launch.token_stride = 8 * 128;
@@ -135,7 +135,7 @@ static void test_kv_attention(void **state)
 	launch.values = 8 * launch.token_stride;
 	NEVER(gpool_kv_attention_workspace(kv, &launch, &bytes));
 	assert_true(bytes <= worker->header->page_bytes - 65536);
-	CALLS(gpool_kv_attention(kv, &launch), "the first of the process",
+	CALLS(gpool_kv_attention(kv, &launch), "first call of the process",
 		"cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData, 1 frame");
 	CALLS(gpool_kv_attention(kv, &launch), "steady", "cuLaunchKernel, 1 frame");
 	settle();
@@ -191,7 +191,7 @@ static void test_kv_offload(void **state)
 	settle();
 	if (worker->capabilities & GPU_CAP_KERNELS) {
 		CALLS(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, &victim),
-			"GPOOL_KV_OFFLOAD_INT8, the first of the cache and of the process",
+			"GPOOL_KV_OFFLOAD_INT8, first call for the cache and of the process",
 			"cuLaunchKernel, cuMemHostGetDevicePointer, cuMemHostRegister, cuMemImportFromShareableHandle "
 			"8, cuMemMap 8, cuMemSetAccess, cuMemcpyAsync 3, cuModuleGetFunction, cuModuleLoadData, "
 			"cuStreamIsCapturing 6, cuStreamWriteValue64 3, 18 frames");
@@ -468,7 +468,7 @@ static void test_batches(void **state)
 	for (uint32_t i = 0; i < 8; i++)
 		adapters[i] = engine.ids[i % 2];
 	CALLS(gpool_lora_batch_set(engine.batch, adapters, 8, NULL),
-		"adapters are new in the batch; one of the first four times",
+		"adapters are new in the batch, first four calls",
 		"cuEventCreate, cuEventRecord, cuMemcpyAsync 2, cuStreamIsCapturing 4, cuStreamWriteValue64, 5 frames");
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_lora_batch_set(engine.batch, adapters, 7 - i, NULL), 0);

@@ -5,7 +5,10 @@
 #ifndef GPOOL_TESTS_SPILL_VIEW_H
 #define GPOOL_TESTS_SPILL_VIEW_H
 
+#include "client/core/block.h"
 #include "client/core/pool.h"
+#include "client/core/refill.h"
+#include "client/core/spill.h"
 #include "tests/integration/life.h"
 
 #include <sys/stat.h>
@@ -30,6 +33,21 @@ static inline uint64_t kept_bytes(void)
 	const struct msg_pool_status *pool = &status()->pools[0];
 
 	return pool->spill_memory_bytes + pool->spill_file_bytes;
+}
+
+/*
+ * Spill an unpinned block. Return: 0, -ESTALE, -EBUSY (pinned, or waiting for a fence), -ENOSPC, -EIO, -EPIPE.
+ */
+static inline int spill_now(struct gpool *pool, const struct gpool_block *block)
+{
+	struct lease_request ask = {.kind = LEASE_SPILL};
+	struct gpool_block place = *block;
+
+	if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) != block->tag)
+		spill_where(pool, block, &place);
+	ask.tag = place.tag;
+	ask.first_page = place.page;
+	return lease_ask(pool, &ask);
 }
 
 /* Open a tier of the agent. The memory tier is identified by its name, the file by its size. */

@@ -8,7 +8,7 @@
  * Requirements: U20.
  */
 #include "client/core/thread_cache.h"
-#include "tests/lib/harness.h"
+#include "tests/integration/calm_pool.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -17,23 +17,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, KEPT = 5, ALIGNMENT = 4096 };
-
-static struct harness harness;
-static struct gpool *pool;
-
-static int attach(void **state)
-{
-	(void)state;
-	pool = harness_open_calm(&harness);
-	return 0;
-}
-
-static int detach(void **state)
-{
-	(void)state;
-	return harness_detach(&harness, &pool, PAGES);
-}
+enum { KEPT = 5, ALIGNMENT = 4096 };
 
 /* A worker that sets the option magazine is not affected; test_client_blocks.c tests the option. */
 static void test_threads_keep_as_many_as_configured(void **state)

@@ -64,7 +64,7 @@ static struct gpool_kv_attention launch_of(const uint64_t *sequences, uint32_t c
 	launch.sequences = (uintptr_t)list;
 	launch.sequence_count = count;
 	launch.query_tokens = count;
-	launch.query_most = 1;
+	launch.max_query_count = 1;
 	launch.heads = HEADS;
 	launch.head_size = SIZE;
 	launch.query_stride = launch.output_stride = HEADS * SIZE;

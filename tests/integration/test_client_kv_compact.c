@@ -12,6 +12,7 @@
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 enum { BLOCKS = 160, MODELS = 40, TOKENS_MAX = 40, STEPS = 5000 };
 
@@ -244,16 +245,6 @@ struct model {
 };
 
 static struct model models[MODELS];
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static void step(struct model *model)
 {
 	struct model *child = &models[any(MODELS)];
@@ -282,12 +273,10 @@ static void step(struct model *model)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(STEPS), moved = 0;
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	pack_start(0);
 	for (uint32_t i = 0; i < steps; i++) {
 		uint32_t most = any(40);

@@ -12,6 +12,7 @@
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 enum { CACHES = 3, RANGE = 40, MODELS = 10, TOKENS_MAX = 160, STEPS = 20000 };
 
@@ -29,16 +30,6 @@ static uint32_t streams[CACHES];
 static struct gpool_kv *caches[CACHES];
 static struct gpool_kv_group *group;
 static struct model models[MODELS];
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static int group_start(void **state)
 {
 	static const char *const arguments[] = {
@@ -428,12 +419,10 @@ static void step(void)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(STEPS), refused = 0;
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	for (uint32_t i = 0; i < steps; i++) {
 		alarm(STUCK_SECONDS);
 		step();

@@ -12,6 +12,7 @@
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 enum { BLOCKS = 32, HOST_BLOCKS = 48, MODELS = 12, TOKENS_MAX = 60, STEPS = 20000 };
 
@@ -179,16 +180,6 @@ struct model {
 };
 
 static struct model models[MODELS];
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static void allocate_any(struct model *model)
 {
 	uint32_t tokens = 1 + any(TOKENS_MAX);
@@ -239,12 +230,10 @@ static void check(const struct model *model)
 
 static void test_by_chance(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(STEPS);
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	offload_start(HOST_BLOCKS);
 	for (uint32_t i = 0; i < steps; i++) {
 		struct model *model = &models[any(MODELS)];

@@ -12,6 +12,7 @@
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
+#include "tests/lib/seed.h"
 
 #include <math.h>
 
@@ -33,16 +34,6 @@ static const struct {
 static uint32_t form;
 static uint64_t elements; /* number of elements in the sequence */
 static float *was;
-
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
 
 static float any_float(void)
 {

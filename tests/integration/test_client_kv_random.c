@@ -15,6 +15,7 @@
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 #include <pthread.h>
 
@@ -43,26 +44,16 @@ static bool adaptive, faults;
 static enum gpu_call failing; /* a kind of which one call may fail in this step; GPU_CALL_KINDS: none */
 static uint64_t failures;
 /* wanted: number of evictions since a sequence last needed memory */
-static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted;
+static uint64_t arrivals, salts, stamps, evicted, lost, wanted;
 static struct gpool *neighbor;
 static struct gpool_block taken[PAGES];
 static uint32_t taken_count;
 
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static uint32_t scaled(uint32_t steps)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	double scale = test_scale();
 
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 #ifdef __SANITIZE_THREAD__
 	steps /= 10; /* steps take ten times as long, and only one thread runs */
 #endif

@@ -14,6 +14,7 @@
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 /* Start an engine that shares a plain text of three and a half chunks. */
 static struct engine *sharer(uint64_t *sequence)
@@ -601,16 +602,6 @@ static void test_agent_dies_during_sharing(void **state)
 
 enum { RUNNING_MOST = 6 };
 
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 struct running {
 	uint64_t sequences[RUNNING_MOST];
 	uint32_t count;
@@ -647,14 +638,12 @@ static void random_step(struct engine *engine, struct running *running, uint64_t
 /* Three engines use a pool that is too small for them. From time to time one of them, or the agent, dies. */
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(1500);
 	struct running running[3] = {{{0}, 0}};
 	uint64_t found = 0, given = 0;
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	start(calm);
 	worker = open_worker();
 	for (int i = 0; i < 3; i++)

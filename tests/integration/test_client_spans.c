@@ -2,7 +2,7 @@
  * test_client_spans.c - spans (parts of pages) with a real agent: their addresses, their sizes, and the free of their
  * pages.
  */
-#include "tests/lib/harness.h"
+#include "tests/integration/calm_pool.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,24 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES };
-
-static struct harness harness;
-static struct gpool *pool;
-
-static int attach(void **state)
-{
-	(void)state;
-	pool = harness_open_calm(&harness);
-	return 0;
-}
-
-static int detach(void **state)
-{
-	(void)state;
-	return harness_detach(&harness, &pool, PAGES);
-}
 
 static uint64_t random_next(uint64_t *seed)
 {

@@ -6,7 +6,7 @@
  * is not done yet. Streams of the back end show that queued work, fences and waits keep their order.
  */
 #include "client/core/block.h"
-#include "tests/lib/harness.h"
+#include "tests/integration/calm_pool.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -15,23 +15,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, ALL = 1000000, SOON_MS = AWAIT_MS };
-
-static struct harness harness;
-static struct gpool *pool;
-
-static int attach(void **state)
-{
-	(void)state;
-	pool = harness_open_calm(&harness);
-	return 0;
-}
-
-static int detach(void **state)
-{
-	(void)state;
-	return harness_detach(&harness, &pool, PAGES);
-}
+enum { ALL = 1000000, SOON_MS = AWAIT_MS };
 
 static struct gpool_block alloc(uint32_t page_count)
 {

@@ -8,7 +8,7 @@
  * the invariants of the pool, and one block of all pages is allocated.
  */
 #include "client/core/thread_cache.h"
-#include "tests/lib/harness.h"
+#include "tests/integration/calm_pool.h"
 #include "tests/lib/scale.h"
 
 #include <pthread.h>
@@ -22,11 +22,9 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = TEST_PAGE_BYTES, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = AWAIT_MS };
+enum { THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = AWAIT_MS };
 enum { ROUNDS = 60000, EVICT_ROUNDS = 200 }; /* a run ends when both are reached */
 
-static struct harness harness;
-static struct gpool *pool;
 static uint64_t seed;
 static uint32_t scale = 1;
 
@@ -43,19 +41,6 @@ static _Atomic bool stop;
 static _Atomic uint32_t evict_rounds, evict_rounds_least;
 static uint32_t manual;
 static pthread_mutex_t signal_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static int attach(void **state)
-{
-	(void)state;
-	pool = harness_open_calm(&harness);
-	return 0;
-}
-
-static int detach(void **state)
-{
-	(void)state;
-	return harness_detach(&harness, &pool, PAGES);
-}
 
 static uint64_t random_next(uint64_t *state)
 {

@@ -200,13 +200,12 @@ static void handle_add(struct thread *thread, const struct gpool_block *block)
 	thread->pages += block->page_count;
 }
 
-/* Pin a block. Return false if it is stale, or busy for a long time. gone: it is stale and can be forgotten. */
-static bool pin(const struct thread *thread, const struct gpool_block *block, bool *gone)
+/* Pin a block. Return: 0, -ESTALE (it can be forgotten), or another error, such as that of a block that is busy. */
+static int pin(const struct thread *thread, const struct gpool_block *block)
 {
 	int error = gpool_pin(thread->worker->pool, block);
 
-	*gone = error == -ESTALE;
-	if (*gone)
+	if (error == -ESTALE)
 		COUNT(stale, 1);
 	else if (error == -ETIMEDOUT)
 		COUNT(late, 1);
@@ -216,6 +215,16 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 		COUNT(refusals, 1); /* its content is kept, but no pages are available for it now */
 	else if (error)
 		refuse(thread, "gpool_pin()", error, block);
+	return error;
+}
+
+/* Pin the block of a handle, and forget a stale handle. Return false if the block is not pinned. */
+static bool handle_pin(struct thread *thread, uint32_t at)
+{
+	int error = pin(thread, &thread->handles[at]);
+
+	if (error == -ESTALE)
+		handle_forget(thread, at);
 	return !error;
 }
 
@@ -286,14 +295,13 @@ static void do_peek(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
 	uint64_t address;
-	bool gone;
 
 	/* Forget the block, so that the thread allocates more, which evicts it. */
 	handle_forget(thread, at);
 	/*
 	 * The address of a scattered block is valid only as long as the block; pages of the window can always be read.
 	 */
-	if (block.page_count > 1 || !pin(thread, &block, &gone))
+	if (block.page_count > 1 || pin(thread, &block))
 		return;
 	if (!address_of(thread, &block, &address))
 		return;
@@ -307,13 +315,9 @@ static void do_verify(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
 	uint64_t address;
-	bool gone;
 
-	if (!pin(thread, &block, &gone)) {
-		if (gone)
-			handle_forget(thread, at);
+	if (!handle_pin(thread, at))
 		return;
-	}
 	if (address_of(thread, &block, &address)) {
 		contents_verify(thread, &block, address, "pinned");
 		if (chance_below(&thread->random, 4) == 0) {
@@ -339,14 +343,10 @@ static void do_copy(struct thread *thread, uint32_t at)
 	struct gpool_block block = thread->handles[at], copy;
 	struct gpool_fence fence;
 	uint64_t from, to;
-	bool gone;
 	int error;
 
-	if (!pin(thread, &block, &gone)) {
-		if (gone)
-			handle_forget(thread, at);
+	if (!handle_pin(thread, at))
 		return;
-	}
 	if (address_of(thread, &block, &from) && allocate(thread, &copy)) {
 		struct gpool_block part = block;
 
@@ -373,14 +373,10 @@ static void do_copy(struct thread *thread, uint32_t at)
 static void do_free(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
-	bool gone;
 	int error;
 
-	if (!pin(thread, &block, &gone)) {
-		if (gone)
-			handle_forget(thread, at);
+	if (!handle_pin(thread, at))
 		return;
-	}
 	handle_forget(thread, at);
 	if (chance_below(&thread->random, 4) == 0)
 		sched_yield();
@@ -450,16 +446,13 @@ static void do_fence(struct thread *thread, uint32_t at)
 	struct gpool_fence unneeded;
 	struct pending *pending;
 	struct gpool_block block = thread->handles[at];
-	bool gone, ends = chance_below(&thread->random, 2);
+	bool ends = chance_below(&thread->random, 2);
 	int error;
 
 	if (thread->pending_count == PENDING)
 		reach_fence(thread);
-	if (!pin(thread, &block, &gone)) {
-		if (gone)
-			handle_forget(thread, at);
+	if (!handle_pin(thread, at))
 		return;
-	}
 	pending = &thread->pending[thread->pending_count];
 	pending->block = block;
 	if (!address_of(thread, &block, &pending->address))

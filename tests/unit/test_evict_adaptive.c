@@ -12,6 +12,7 @@
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
 #include "shm/session_segment.h"
+#include "tests/lib/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,16 +24,6 @@
 #include <cmocka.h>
 
 enum { PAGES = 400, BATCH = 8, NAMES = 100000, USES = 60000 };
-
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
 
 struct block {
 	uint64_t name; /* 0: the page is free */
@@ -264,11 +255,8 @@ static void test_named_later(void **state)
 /* A page may have another block at each scan. The statistics must be those of the current block. */
 static void test_random_life(void **state)
 {
-	const char *given = getenv("GPOOL_TEST_SEED");
-
 	(void)state;
-	seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15;
-	print_message("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	pool_begin(&evict_adaptive);
 	for (uint32_t i = 0; i < USES; i++) {
 		uint32_t page = any(PAGES);

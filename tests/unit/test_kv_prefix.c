@@ -12,6 +12,7 @@
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,22 +23,9 @@
 
 #include <cmocka.h>
 
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static uint32_t steps(void)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
-
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	return test_scaled(50000);
 }
 

@@ -11,6 +11,7 @@
  */
 #include "client/lora/serve/scheduler.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -28,7 +29,7 @@ enum { REQUESTS = 300, ADAPTERS = 80, MS = 1000 };
 static struct lora_scheduler *scheduler;
 static struct lora_schedule batch;
 static enum lora_place places[ADAPTERS];
-static uint64_t now, seed;
+static uint64_t now;
 
 static enum lora_place place(void *context, uint32_t adapter)
 {
@@ -38,14 +39,6 @@ static enum lora_place place(void *context, uint32_t adapter)
 }
 
 static const struct lora_view view = {.place = place};
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
 
 static void begin(const struct lora_options *options)
 {
@@ -542,12 +535,10 @@ static void model_drain(const struct lora_options *options)
 /* Requirements: L9. */
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(3000);
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	for (uint32_t round = 0; round < 9; round++) {
 		struct lora_options options = LORA_OPTIONS_INIT;
 

@@ -6,6 +6,7 @@
  * chains with invalid content.
  */
 #include "shm/object_names.h"
+#include "tests/lib/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,16 +21,6 @@ enum { OBJECTS = 500, NAMES = 150, DOMAINS = 2, STEPS = 200000 };
 
 static struct pool_segment segment;
 static int fd;
-static uint64_t seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
-
 static int setup(void **state)
 {
 	const struct pool_geometry geometry = {.name = "p",
@@ -64,13 +55,11 @@ static uint32_t found(uint32_t domain, const char *name)
 
 static void test_random_steps(void **state)
 {
-	const char *given = getenv("GPOOL_TEST_SEED");
 	uint64_t added[OBJECTS] = {0};
 	char name[POOL_OBJECT_NAME_BYTES];
 
 	(void)state;
-	seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15;
-	print_message("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		uint32_t number = 1 + any(OBJECTS - 1), latest = 0, domain;
 

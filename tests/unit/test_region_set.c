@@ -10,6 +10,7 @@
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -449,16 +450,6 @@ static void test_chunks_do_not_join(void **state)
 
 enum { LIVE_MAX = 40, STREAMS = 5 };
 
-static uint64_t seed = 1;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed % below);
-}
-
 static uint64_t recorded[STREAMS];
 
 static uint64_t any_fence(uint32_t slot)
@@ -593,13 +584,11 @@ static void random_step(struct vm_region **live, uint32_t *live_count)
 
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(100000), live_count = 0;
 	struct vm_region *live[LIVE_MAX];
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&live ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	memset(recorded, 0, sizeof(recorded));
 	for (uint32_t step = 0; step < steps; step++) {
 		assert_int_equal(region_spare(&set, 4), 0);

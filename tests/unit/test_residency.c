@@ -12,6 +12,7 @@
  */
 #include "tools/replay/residency.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/seed.h"
 
 #include <errno.h>
 #include <math.h>
@@ -27,15 +28,7 @@
 enum { MB = 1 << 20, SECOND = 1000000, ADAPTERS = 60, MANY = 10000, RUN_STEPS = 500 };
 
 static struct residency *all;
-static uint64_t now, seed;
-
-static uint32_t any(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 16) % below;
-}
+static uint64_t now;
 
 static void begin(const struct residency_limits *limits, uint32_t adapters)
 {
@@ -867,12 +860,10 @@ static void slow_run(bool rebalance)
 
 static void test_random(void **state)
 {
-	const char *given_seed = getenv("GPOOL_TEST_SEED");
 	uint32_t steps = test_scaled(100000);
 
 	(void)state;
-	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
-	printf("seed %llu\n", (unsigned long long)seed);
+	seed_begin();
 	for (uint32_t run = 0; run <= steps / RUN_STEPS; run++) {
 		slow_run(false);
 		slow_run(true);

@@ -57,9 +57,9 @@ int agent_status(const struct command *command, struct gpool *pool, struct msg_s
  * exit code.
  * AGENT_DOER(evict) - define agent_do_evict(), which does the same for a request answered by a done_reply.
  */
-#define AGENT_GETTER(name) \
-	static inline int agent_get_##name(const struct command *command, struct gpool *pool, \
-		const struct msg_##name##_request *request, struct msg_##name##_reply *reply) \
+#define AGENT_CALL(function, name, done) \
+	static inline int function(const struct command *command, struct gpool *pool, \
+		const struct msg_##name##_request *request, struct msg_##done *reply) \
 	{ \
 		static struct agent_answer answer; \
 		uint8_t bytes[MSG_LARGEST_##name##_request]; \
@@ -68,25 +68,12 @@ int agent_status(const struct command *command, struct gpool *pool, struct msg_s
 \
 		if (code) \
 			return code; \
-		if (msg_decode_##name##_reply(reply, answer.bytes, (size_t)answer.length)) \
+		if (msg_decode_##done(reply, answer.bytes, (size_t)answer.length)) \
 			return agent_bad_answer(command); \
 		return CODE_OK; \
 	}
 
-#define AGENT_DOER(name) \
-	static inline int agent_do_##name(const struct command *command, struct gpool *pool, \
-		const struct msg_##name##_request *request, struct msg_done_reply *reply) \
-	{ \
-		static struct agent_answer answer; \
-		uint8_t bytes[MSG_LARGEST_##name##_request]; \
-		int length = msg_encode_##name##_request(request, 0, NULL, bytes, sizeof(bytes)); \
-		int code = agent_ask(command, pool, bytes, length, &answer); \
-\
-		if (code) \
-			return code; \
-		if (msg_decode_done_reply(reply, answer.bytes, (size_t)answer.length)) \
-			return agent_bad_answer(command); \
-		return CODE_OK; \
-	}
+#define AGENT_GETTER(name) AGENT_CALL(agent_get_##name, name, name##_reply)
+#define AGENT_DOER(name) AGENT_CALL(agent_do_##name, name, done_reply)
 
 #endif

@@ -95,18 +95,6 @@ static void clients_json(const struct command *command, const struct clients_vie
 	json_print(command, document, false);
 }
 
-static int clients_ask(const struct command *command, struct clients_view *view)
-{
-	struct gpool *pool;
-	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
-
-	if (code)
-		return code;
-	code = agent_clients(command, pool, view);
-	gpool_close(pool);
-	return code;
-}
-
 /* ---- selecting a client ---- */
 
 enum client_by { BY_SESSION, BY_PID, BY_NAME, BY_COUNT };
@@ -185,4 +173,4 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 	return CODE_USAGE;
 }
 
-VIEW_FUNCTION(clients_run, clients)
+VIEW_FUNCTION(clients_run, clients, agent_clients)

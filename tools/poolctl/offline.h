@@ -8,6 +8,7 @@
 #ifndef GPOOL_TOOLS_POOLCTL_OFFLINE_H
 #define GPOOL_TOOLS_POOLCTL_OFFLINE_H
 
+#include "tools/poolctl/agent.h"
 #include "tools/poolctl/view.h"
 
 #include "proto/messages.h"
@@ -58,19 +59,22 @@ int offline_pools(const struct command *command, const struct offline *offline, 
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);
 
 /*
- * VIEW_FUNCTION() - define the function of a verb that shows a view. It requests the view from the agent with
- * NAME_ask(), or reads it with offline_NAME(), and prints it with NAME_json() or NAME_table(). The view has a list with
+ * VIEW_FUNCTION() - define the function of a verb that shows a view. It attaches as an observer and requests the view
+ * with ask(), or reads it with offline_NAME(), and prints it with NAME_json() or NAME_table(). The view has a list with
  * the same name.
  */
-#define VIEW_FUNCTION(function, name) \
+#define VIEW_FUNCTION(function, name, ask) \
 	int function(const struct command *command) \
 	{ \
 		struct name##_view view = {.name = NULL}; \
 		struct offline *offline = NULL; \
-		int code = command->offline ? offline_open(command, &offline) : name##_ask(command, &view); \
+		struct gpool *pool = NULL; \
+		int code = command->offline ? offline_open(command, &offline) \
+					    : agent_open(command, GPOOL_OPEN_OBSERVER, &pool); \
 \
-		if (!code && offline) \
-			code = offline_##name(command, offline, &view); \
+		if (!code) \
+			code = offline ? offline_##name(command, offline, &view) : ask(command, pool, &view); \
+		gpool_close(pool); \
 		if (!code && command->json) \
 			name##_json(command, &view); \
 		else if (!code) \

@@ -87,19 +87,14 @@ int pins_ask_pool(
 	return CODE_OK;
 }
 
-static int pins_ask(const struct command *command, struct pins_view *view)
+static int pins_ask(const struct command *command, struct gpool *pool, struct pins_view *view)
 {
 	static struct msg_status_reply status;
-	struct gpool *pool;
-	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+	int code = agent_status(command, pool, &status);
 
-	if (code)
-		return code;
-	code = agent_status(command, pool, &status);
 	for (uint32_t i = 0; !code && i < status.pools_count; i++)
 		code = pins_ask_pool(command, pool, &status.pools[i], view);
-	gpool_close(pool);
 	return code;
 }
 
-VIEW_FUNCTION(pins_run, pins)
+VIEW_FUNCTION(pins_run, pins, pins_ask)

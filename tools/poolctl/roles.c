@@ -76,32 +76,28 @@ static void roles_json(const struct command *command, const struct roles_view *v
 	json_print(command, document, false);
 }
 
-static int roles_ask(const struct command *command, struct roles_view *view)
+static int roles_ask(const struct command *command, struct gpool *pool, struct roles_view *view)
 {
 	static struct msg_roles_reply reply;
 	struct msg_roles_request request = {.first = 0};
-	struct gpool *pool;
-	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
-	if (code)
-		return code;
 	if (command->pool)
 		agent_pool_name(pool, request.pool);
 	do {
-		code = agent_get_roles(command, pool, &request, &reply);
+		int code = agent_get_roles(command, pool, &request, &reply);
+
 		if (code)
-			break;
+			return code;
 		for (uint32_t i = 0; i < reply.roles_count; i++) {
 			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
 			view->roles[view->count++] = reply.roles[i];
 		}
 		/* each part must begin after the previous part; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
-			code = agent_bad_answer(command);
+			return agent_bad_answer(command);
 		request.first = reply.next;
-	} while (!code && reply.next);
-	gpool_close(pool);
-	return code;
+	} while (reply.next);
+	return CODE_OK;
 }
 
 static void remove_print(const struct command *command, const struct msg_role_remove_request *request,
@@ -146,7 +142,7 @@ static int role_remove_run(const struct command *command)
 }
 
 static int roles_show(const struct command *command);
-VIEW_FUNCTION(roles_show, roles)
+VIEW_FUNCTION(roles_show, roles, roles_ask)
 
 int roles_run(const struct command *command)
 {

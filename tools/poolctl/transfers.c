@@ -101,21 +101,18 @@ static void transfers_json(const struct command *command, const struct transfers
 	json_print(command, document, false);
 }
 
-static int transfers_ask(const struct command *command, struct transfers_view *view)
+static int transfers_ask(const struct command *command, struct gpool *pool, struct transfers_view *view)
 {
 	static struct msg_transfers_reply reply;
 	struct msg_transfers_request request = {.first_pool = 0};
-	struct gpool *pool;
-	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
-	if (code)
-		return code;
 	if (command->pool)
 		agent_pool_name(pool, request.pool);
 	do {
-		code = agent_get_transfers(command, pool, &request, &reply);
+		int code = agent_get_transfers(command, pool, &request, &reply);
+
 		if (code)
-			break;
+			return code;
 		for (uint32_t i = 0; i < reply.transfers_count; i++) {
 			view->transfers =
 				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
@@ -125,12 +122,11 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 		if (reply.more &&
 			(reply.next_pool < request.first_pool ||
 				(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))
-			code = agent_bad_answer(command);
+			return agent_bad_answer(command);
 		request.first_pool = reply.next_pool;
 		request.first_page = reply.next_page;
-	} while (!code && reply.more);
-	gpool_close(pool);
-	return code;
+	} while (reply.more);
+	return CODE_OK;
 }
 
-VIEW_FUNCTION(transfers_run, transfers)
+VIEW_FUNCTION(transfers_run, transfers, transfers_ask)

@@ -9,8 +9,6 @@
 
 #include <stdio.h>
 
-enum { LORA_LOADS_MAX = 16 };
-
 /* The results for one rate of arrivals. */
 struct lora_load {
 	uint32_t busy_percent;    /* requested load; 0: the rate of the trace */

@@ -1,8 +1,9 @@
-"""LoRA adapters of vLLM in the pool: publish_adapter() for their makers, and vLLM's resolver.
+"""LoRA adapters of vLLM in the pool: publish_adapter() for programs that provide adapters, and a resolver for vLLM.
 
-For an unknown model name, vLLM asks its resolvers. This resolver searches the pool, in which any process of the machine
-may have published an adapter, and then a folder with the files of the adapters that running engines have found, since
-vLLM reads adapters only from files. $GPOOL_VLLM_ADAPTERS names the folder; without it, no resolver is registered.
+When a request names an unknown model, vLLM calls its resolvers. This resolver first searches the pool, in which any
+process of the machine may have published an adapter. Since vLLM reads adapters only from files, the resolver writes the
+adapter to the folder $GPOOL_VLLM_ADAPTERS, in which it also searches for adapters that are no longer in the pool. If
+this variable is not set, no resolver is registered.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ ATTACH_MS = 10000
 
 
 def is_name(name: str) -> bool:
-    """Return whether a text can name an adapter; it becomes part of a path."""
+    """Return whether a text is a valid name of an adapter, which becomes part of a path."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
 
 
 def publish_adapter(
     pool: Pool, name: str, folder: Union[str, Path], *, keep: bool = False, private: bool = False
 ) -> None:
-    """Publish the PEFT adapter in a folder under `name`, and replace an earlier one of this name.
+    """Publish the PEFT adapter in a folder under `name`; it replaces an earlier adapter of this name.
 
     keep: never evict the adapter; otherwise it is evicted when its memory is needed. private: refuse other tenants.
     Raises ValueError: the name is invalid, or the adapter is not a LoRA adapter; FileNotFoundError; NoRoom; Error.
@@ -78,7 +79,7 @@ def _object_name(name: str) -> str:
 
 
 def _read(pool: Pool, name: str) -> Tuple[bytes, bytes]:
-    """Return the two files of an adapter. Raises NotFound; Error; ValueError, KeyError: the object is no adapter."""
+    """Return the two files of an adapter. Raises NotFound; Error; ValueError, KeyError: the object has no adapter."""
     with pool.open_object(_object_name(name)) as opened:
         about = json.loads(opened[KEY])
         view = opened.view(0, "uint8", int(about["bytes"]))
@@ -106,7 +107,7 @@ class Folder:
         self._delete_unused()
 
     def store(self, name: str, config: bytes, data: bytes) -> Path:
-        """Write the files of an adapter, unless they exist. Return the folder. Raises OSError."""
+        """Write the files of an adapter unless they exist; return their folder. Raises OSError."""
         digest = hashlib.sha256(len(config).to_bytes(8, "little") + config + data).hexdigest()[:16]
         folder = self._root / f"{name}@{digest}"
         self._root.mkdir(parents=True, exist_ok=True)
@@ -227,7 +228,7 @@ class Resolver:
         config = json.loads((folder / CONFIG).read_bytes())
         if config.get("peft_type") != "LORA" or config.get("base_model_name_or_path") != base:
             logger.warning(
-                "gpool: adapter '%s' is of type %s for model '%s', and this is '%s'",
+                "gpool: adapter '%s' has the type %s and the base model '%s'; this engine needs LORA for '%s'",
                 name,
                 config.get("peft_type"),
                 config.get("base_model_name_or_path"),

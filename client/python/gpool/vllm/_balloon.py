@@ -1,20 +1,20 @@
-"""The scheduler's side: which chunks of the KV cache have memory.
+"""The scheduler's side: the chunks of the KV cache that have memory.
 
-vLLM's block pool contains all blocks of the cache. The balloon removes blocks from it that have no memory or must not
-be written: it holds a reference to each block of their chunk. A chunk is in one of these states:
+vLLM's block pool contains all blocks of the cache. The balloon removes the chunks that have no memory or must not be
+written: it holds a reference to each of their blocks. A chunk is in one of these states:
 
   OUT         no memory
   COMMITTING  workers are giving it memory
   LIVE        its blocks belong to vLLM; the only state without references of the balloon
   HELD        it has cached blocks, which vLLM finds; requests may use them
-  OFFERED     as HELD, and the agent may take its memory; no request uses it
+  OFFERED     it has cached blocks, no request uses it, and the agent may take its memory
   RECLAIMING  workers are ending the offer
   MAPPING     workers are mapping an object there
-  PUBLISHING  workers are publishing it, while requests use it
-  LEAVING     workers are ending its memory
+  PUBLISHING  workers are publishing its content, while requests use it
+  LEAVING     workers are decommitting its memory or unmapping its object
 
-HELD and OFFERED chunks may be `shared`: their content is an object of the pool, and read-only. An operation is sent in
-the metadata of the next step, and the state changes when all workers have answered it.
+The content of `shared` chunks, which are HELD or OFFERED, is an object of the pool and read-only. An operation is sent
+in the metadata of the next step, and the state changes when all workers have answered it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Chunk:
 
 
 class _Sent(NamedTuple):
-    """Describe an operation that was sent: its answers so far, and the function to call after the last one."""
+    """Describe an operation that was sent: its answers so far, and the function to call after the last answer."""
 
     op: Op
     answer: Answer
@@ -92,7 +92,7 @@ class Balloon:
         self._queue: List[Op] = []
         self._sent: Dict[int, _Sent] = {}
         self._number = 0
-        self._chunks[0].state = State.LIVE  # it contains vLLM's null block; the worker commits it at its start
+        self._chunks[0].state = State.LIVE  # it contains vLLM's null block; workers commit it when they start
         self._in[State.LIVE].add(0)
         for chunk in range(1, geometry.chunks):
             self._hold(chunk)
@@ -146,7 +146,7 @@ class Balloon:
         self._take(self.blocks(chunk))
 
     def _release(self, chunk: int) -> None:
-        """Return the blocks to vLLM's block pool. It uses those that are not cached next, in their order."""
+        """Return the blocks to vLLM's block pool, which next uses those that are not cached, in their order."""
         self._set(chunk, State.LIVE)
         self._ended.add(chunk)
         self.pool.free_blocks(self.blocks(chunk))
@@ -244,14 +244,14 @@ class Balloon:
         self._chunks[chunk].used = self.step
 
     def _undo(self, chunk: int, answer: Answer) -> None:
-        """Return a chunk to OUT in the workers that succeeded where others failed."""
+        """Return a chunk to OUT: undo the operation in the workers in which it succeeded, because others failed."""
         if answer.succeeded:
             self._send(Action.LEAVE, chunk, State.LEAVING)
         else:
             self._set(chunk, State.OUT)
 
     def _lost_in_use(self, chunk: int) -> None:
-        """Handle a HELD chunk that has new memory, in which requests compute its blocks again."""
+        """Handle a HELD chunk whose content was lost; requests compute its blocks again, in new memory."""
         record = self._chunks[chunk]
         self.counters.count("lost_in_use")
         self._forget(chunk)
@@ -263,7 +263,7 @@ class Balloon:
 
     @property
     def can_grow(self) -> bool:
-        """Return whether more blocks can probably become free without a preemption."""
+        """Return whether more blocks can be expected to become free without a preemption."""
         if self._in[State.COMMITTING]:
             return True
         return not self.refusals and (bool(self._in[State.OUT]) or next(self._renewable(), None) is not None)
@@ -304,7 +304,7 @@ class Balloon:
                 return chunk
 
     def _make_out(self) -> None:
-        """Begin to end a chunk that no request uses, because no chunk is OUT."""
+        """Request the end of a chunk that no request uses, because no chunk is OUT."""
         if self._in[State.LEAVING]:
             return
         chunk = next(self._renewable(), None)
@@ -331,7 +331,7 @@ class Balloon:
                 yield chunk
 
     def _renewable(self) -> Iterator[int]:
-        """Yield the chunks with content whose addresses can be used for other content, the least useful first."""
+        """Yield the chunks whose content can be replaced, in the order of LEAST_USEFUL."""
         return chain.from_iterable(self._unused(state, shared) for state, shared in LEAST_USEFUL)
 
     def _in_use(self, chunk: int) -> bool:
@@ -364,8 +364,8 @@ class Balloon:
                 self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def offer(self) -> None:
-        """Offer all chunks that have cached blocks which no request uses, the oldest first. Those that this step publishes
-        are included: the engine may be stopped before its next step.
+        """Offer all chunks with cached blocks that no request uses, least recently used first. Those that this step
+        publishes are included: the engine may be stopped before its next step.
         """
         chunks = [chunk for chunk in self._in[State.HELD] | self._in[State.PUBLISHING] if not self._in_use(chunk)]
         for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):
@@ -428,16 +428,16 @@ class Balloon:
         return sorted(chunk for chunk in chunks if all(block.block_hash is None for block in self.blocks(chunk)))
 
     def rest(self) -> int:
-        """Return the number of vLLM's free blocks in chunks that others use: what a request computes there is published
-        with their content only, and never in chunk 0.
+        """Return the number of vLLM's free blocks in chunks that other requests use. The content of such a block is
+        published only together with that of the other requests, and never in chunk 0.
         """
         if self.geometry.chunk_blocks == 1:
             return 0
         return self.pool.get_num_free_blocks() - self.geometry.chunk_blocks * len(self._empty())
 
     def arrange(self, count: int) -> None:
-        """Order vLLM's free blocks so that a request which takes `count` of them gets chunks of its own if possible, in
-        order: their content is then found by the name of its first block.
+        """Order vLLM's free blocks so that a request that takes `count` of them gets empty chunks if possible, in
+        order. Their content can then be found by the name of its first block.
         """
         size = self.geometry.chunk_blocks
         if size > 1:
@@ -445,8 +445,8 @@ class Balloon:
                 self._first(self.blocks(chunk))
 
     def continue_after(self, last: Sequence[int]) -> None:
-        """Order vLLM's free blocks so that requests which take one each get the blocks behind their `last` ones, or
-        those of a chunk of their own.
+        """Order vLLM's free blocks so that each request that takes one block gets the block after its last block
+        (`last`), or a block of an empty chunk.
         """
         size = self.geometry.chunk_blocks
         if size == 1:

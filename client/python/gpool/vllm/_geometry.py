@@ -1,7 +1,7 @@
-"""The geometry of the KV cache: which blocks of vLLM are in which pages of gpool.
+"""The geometry of the KV cache: the placement of vLLM's blocks in the pages of gpool.
 
-A chunk is the smallest number of whole pages that holds a whole number of blocks. Chunks are committed, offered and
-published as wholes.
+A chunk is the smallest number of whole pages that contains a whole number of blocks. Chunks are committed, offered and
+published as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 LAYOUT = "BLHNC"
-"""all layers of a block are side by side"""
+"""all layers of a block are adjacent"""
 CHUNK_BYTES_MOST = 256 << 20
 """maximum size of a chunk; with larger chunks, sharing and growing would be too coarse"""
 
@@ -40,36 +40,35 @@ class Geometry(NamedTuple):
 
 
 def geometry_of(config: KVCacheConfig, page_bytes: int, handle_pages: int) -> Geometry:
-    """Return the geometry of a KV cache on a pool with pages of `page_bytes`, of which the GPU maps `handle_pages`
-    together.
+    """Return the geometry of a KV cache on a pool with pages of `page_bytes` and `handle_pages` pages in each handle.
 
-    Raises ValueError: the blocks of the cache are not side by side, or do not fit to pages.
+    Raises ValueError: the blocks of the cache are not adjacent, or chunks would be too large or too few.
     """
     strides = {tensor.block_stride for tensor in config.kv_cache_tensors}
     sizes = {tensor.size for tensor in config.kv_cache_tensors}
     if len(strides) != 1 or len(sizes) != 1 or any(tensor.host_resident for tensor in config.kv_cache_tensors):
         raise ValueError(
             f"GpoolConnector: this model's KV cache has buffers of {sorted(sizes)} bytes with blocks of "
-            f"{sorted(strides)} bytes; it supports one buffer with blocks of one size"
+            f"{sorted(strides)} bytes; only one buffer with blocks of one size is supported"
         )
     block, size = strides.pop(), sizes.pop()
     if config.kv_cache_layout != LAYOUT or block * config.num_blocks != size:
         raise ValueError(
-            f"GpoolConnector: the KV cache has the layout {config.kv_cache_layout}, with {config.num_blocks} blocks "
-            f"every {block} bytes in {size} bytes; it needs {LAYOUT}, which the attention backend may lack. On a CPU "
-            "the plugin 'gpool' of the group vllm.general_plugins must be loaded: see $VLLM_PLUGINS"
+            f"GpoolConnector: the KV cache of {size} bytes has {config.num_blocks} blocks of {block} bytes and the "
+            f"layout {config.kv_cache_layout}; {LAYOUT} is required, which the attention backend may not support. On a "
+            "CPU, the plugin 'gpool' of the group vllm.general_plugins must be loaded: see $VLLM_PLUGINS"
         )
     unit = page_bytes * handle_pages
     chunk = math.lcm(block, unit)
     if chunk > CHUNK_BYTES_MOST:
         raise ValueError(
-            f"GpoolConnector: blocks of {block} bytes fit to pages of {unit} bytes only every {chunk} bytes, and the "
-            f"most is {CHUNK_BYTES_MOST}; choose another --block-size, or another page_size of the pool"
+            f"GpoolConnector: with blocks of {block} bytes and handles of {unit} bytes, a chunk has {chunk} bytes; the "
+            f"maximum is {CHUNK_BYTES_MOST}; choose another --block-size, or another page_size of the pool"
         )
     chunks = config.num_blocks * block // chunk
     if chunks < 2:
         raise ValueError(
-            f"GpoolConnector: a KV cache of {size} bytes has {chunks} chunks of {chunk} bytes, and needs two; "
+            f"GpoolConnector: a KV cache of {size} bytes has {chunks} chunks of {chunk} bytes, but needs at least 2; "
             "raise --kv-cache-memory-bytes"
         )
     pages = -(-size // unit) * handle_pages

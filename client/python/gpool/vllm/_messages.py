@@ -1,7 +1,7 @@
 """The messages between the connectors of the scheduler and the workers, in the metadata of each step.
 
 The scheduler sends operations on chunks. All workers execute them in the same order, each on its own range, and answer
-each one. An operation has succeeded if it has succeeded in all workers.
+each operation. An operation has succeeded if it has succeeded in all workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Action(enum.IntEnum):
     COMMIT = 0
     """give the chunk memory, filled with zeros"""
     LEAVE = 1
-    """end the chunk's memory: decommit it, or unmap its object"""
+    """decommit the chunk, or unmap its object"""
     OFFER = 2
     """permit the agent to take the chunk's memory: offer its pages, or unpin its object"""
     RECLAIM = 3
@@ -30,9 +30,9 @@ class Action(enum.IntEnum):
     MAP = 4
     """map an object at the chunk"""
     PUBLISH = 5
-    """publish the chunk where it is"""
+    """publish the chunk's pages as an object, at their addresses"""
     RENEW = 6
-    """end the chunk's memory, and give it memory as COMMIT does; after a failure the chunk has no memory"""
+    """as LEAVE and then COMMIT; after a failure the chunk has no memory"""
 
 
 AFTER_FORWARD = frozenset((Action.PUBLISH,))
@@ -58,7 +58,7 @@ def pack(content: Content) -> bytes:
 
 
 def unpack(packed: bytes) -> Content:
-    """Return what pack() has packed. Raises struct.error: the size is wrong."""
+    """Return the content from the bytes that pack() has returned. Raises struct.error: the size is wrong."""
     return tuple(Filled(place - 1, hash_) if place else None for place, hash_ in _BLOCK.iter_unpack(packed))
 
 
@@ -73,7 +73,7 @@ class Op(NamedTuple):
     follows: int = -1
     """chunk with the object before it in the prefix; -1: none is known"""
     content: Content = ()
-    """what is published"""
+    """PUBLISH: content of the chunk"""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Orders(KVConnectorMetadata):
 
     ops: List[Op] = field(default_factory=list)
     patience_ms: int = 0
-    """longest wait of a commit for pages; 0 where a forward pass waits for it"""
+    """longest wait of a commit for pages; 0 if a forward pass follows, which would wait"""
 
 
 class Answer(NamedTuple):
@@ -100,7 +100,7 @@ class Answers(KVConnectorWorkerMetadata):
     lost: Set[int] = field(default_factory=set)
     """chunks whose content was lost although they were in use; they have new memory"""
     contents: Dict[int, Content] = field(default_factory=dict)
-    """what the objects contain that were mapped, by the numbers of the operations"""
+    """content of the objects that were mapped, by the numbers of the operations"""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Answers:
         """Return the sum of the answers of this worker and another."""
@@ -116,5 +116,5 @@ class Answers(KVConnectorWorkerMetadata):
 
 
 def common(one: Content, other: Content) -> Content:
-    """Return what the objects of two workers have in common; different engines may have published them."""
+    """Return the blocks that are equal in the objects of two workers; different engines may have published them."""
     return tuple(mine if mine == theirs else None for mine, theirs in zip(one, other))

@@ -1,4 +1,4 @@
-"""Counters of the connector, and their way to vLLM's log and its Prometheus metrics."""
+"""Counters of the connector, which vLLM writes to its log and its Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
-    "published_chunks": "Chunks of the KV cache that were published where they are.",
+    "published_chunks": "Chunks of the KV cache that were published.",
     "mapped_chunks": "Chunks of other engines that were mapped.",
-    "lost_chunks": "Cached chunks whose memory was taken for others.",
+    "lost_chunks": "Cached chunks whose memory the agent took.",
     "lost_in_use": "Chunks that were lost although requests used them.",
-    "refused_commits": "Requests for memory that the pool had no room for.",
+    "refused_commits": "Requests for memory that the pool could not satisfy.",
 }
 GAUGES = {
     "live_chunks": "Chunks that belong to vLLM's block pool.",
@@ -45,7 +45,7 @@ class Counters:
 
 
 class Stats(KVConnectorStats):  # type: ignore[misc]
-    """Transfer counts, and the last values of gauges, from the scheduler to vLLM's log and metrics."""
+    """Carry counts and the last values of gauges from the scheduler to vLLM's log and metrics."""
 
     def reset(self) -> None:
         """Remove all counts."""
@@ -67,7 +67,7 @@ class Stats(KVConnectorStats):  # type: ignore[misc]
 
 
 class PromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
-    """Register the metrics vllm:gpool_* with the labels of vLLM's own."""
+    """Register the metrics vllm:gpool_* with the labels of vLLM's own metrics."""
 
     def __init__(self, config: Any, types: Any, labels: List[str], values: Dict[int, List[object]]) -> None:
         super().__init__(config, types, labels, values)

@@ -13,7 +13,7 @@ logger = logging.getLogger("vllm.gpool")
 def register() -> None:
     """Register the model loader, the resolver of adapters, the connector and, on a CPU, the attention backend.
 
-    With another minor version of vLLM, log why not. May be called several times.
+    With another minor version of vLLM, only log the mismatch. May be called several times.
     """
     why = mismatch()
     if why:
@@ -41,7 +41,7 @@ def _register_connector() -> None:
     try:
         KVConnectorFactory.register_connector("GpoolConnector", "gpool.vllm", "GpoolConnector")
     except ValueError:
-        pass  # it was registered before
+        pass  # it is already registered
 
 
 def _register_loader() -> None:

@@ -37,16 +37,17 @@ LOOK_AT_ALL_STEPS = 1024
 STUCK_REFUSALS = 3
 """consecutive refusals after which an engine without running requests ends the claims of its waiting requests"""
 YIELD_SECONDS = (0.005, 0.05)
-"""bounds of the random time for which it then admits no request, so that one of several such engines continues"""
+"""bounds of the random time for which this engine then admits no request, so that one of several such engines continues
+"""
 SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
-"""states whose chunks metrics count"""
+"""states whose chunks are counted in metrics"""
 
 
 class Scheduler:
-    """Decide about the memory of an engine's KV cache. Threads: one."""
+    """Control the memory of an engine's KV cache. Threads: one."""
 
     def __init__(self, config: VllmConfig, kv: KVCacheConfig, settings: Settings, name: str) -> None:
-        """Attach to the pools. Raises gpool.Error; ValueError: the KV cache does not fit to the pool."""
+        """Attach to the pools. Raises gpool.Error; ValueError: the KV cache does not suit the pool."""
         from vllm.v1.request import RequestStatus
 
         self._running = RequestStatus.RUNNING
@@ -60,7 +61,7 @@ class Scheduler:
         self._admitted: Set[str] = set()
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
-        self._promised = 0  # blocks that waiting requests need which this step has put off
+        self._promised = 0  # blocks for the requests that this step has postponed
         self._ahead = 0  # blocks that running requests need soon
         self._dirty = True
         self._settled = False
@@ -69,7 +70,7 @@ class Scheduler:
         self._sharing: Optional[Sharing] = None
 
     def _attach(self, name: str) -> List[Pool]:
-        """Return a session for each rank; ranks in one pool have the same."""
+        """Return a session for each rank; ranks in one pool share a session."""
         sessions: Dict[Optional[str], Pool] = {}
         for rank in range(self._workers):
             pool = pool_name(self._settings, rank)
@@ -124,16 +125,16 @@ class Scheduler:
     # ---- requests ----
 
     def on_new_request(self, request: Request) -> None:
-        """Register a request, and begin to reclaim the chunks that it will find."""
+        """Register a request. If the chunks that it will find cannot be determined, reclaim all offered chunks."""
         self._requests[request.request_id] = request
         self._settled = False
         if not self._simple:
             self.balloon.claim_all()
 
     def matched(self, request: Request, computed: int) -> Optional[int]:
-        """Return 0 if a request can use the `computed` tokens that vLLM has found, or None: not yet.
+        """Return 0 if a request can use the `computed` tokens that vLLM has found, or None if it has to wait.
 
-        The blocks of other engines are entered into vLLM's own cache, so that no token is ever external.
+        The blocks of other engines are entered into vLLM's own prefix cache, so vLLM never has external tokens.
         """
         if time.monotonic() < self._yield_until:
             return None
@@ -180,7 +181,7 @@ class Scheduler:
             self._sharing.forget(request.request_id)
 
     def freed(self) -> None:
-        """Note that blocks of requests that have ended are freed after this call: another connector has sent them."""
+        """Record that blocks of ended requests are freed after this call, because another connector has sent them."""
         self._freed = self._dirty = True
         self._settled = False
 
@@ -237,7 +238,7 @@ class Scheduler:
         return self._ahead * self._groups + self._need + self._short
 
     def _publish(self, output: SchedulerOutput, sharing: Sharing) -> List[int]:
-        """Publish the chunks that the step fills; return the last blocks of the requests that then need another one."""
+        """Publish the chunks that the step fills; return the last blocks of the requests that then need a new block."""
         last: List[int] = []
         for request_id in output.preempted_req_ids or ():
             sharing.forget(request_id)
@@ -268,7 +269,7 @@ class Scheduler:
             self._settled = False
 
     def waits_for_memory(self) -> bool:
-        """Return whether running requests get blocks without a preemption; called when they are short of them."""
+        """Return whether running requests will get blocks without a preemption; called when they lack blocks."""
         self._short += self.geometry.chunk_blocks
         return self.balloon.can_grow
 
@@ -285,7 +286,7 @@ class Scheduler:
         return stats_of(balloon.counters.news(), gauges)
 
     def reset(self) -> None:
-        """Drop all cached content that no request uses."""
+        """Discard all cached content that no request uses."""
         self.balloon.reset()
         self._settled = False
 

@@ -1,9 +1,9 @@
-"""Sharing prefixes between engines: which chunks are published, and which objects of others are mapped.
+"""Sharing prefixes between engines: publishing chunks, and mapping the objects of other engines.
 
-An object has the KV content of one chunk, of which some blocks may be unused. Its name is the hash of the first of its
-blocks in their prefix, which covers all tokens up to this block, and its metadata lists the hashes of all. So an engine
-that knows a prefix up to some block finds the object that continues it, and uses as many of its blocks as it needs:
-names and metadata form a radix tree, in which a chunk is an edge.
+An object contains the KV content of one chunk, in which some blocks may be unused. The name of the object is the hash
+of the first of its blocks in their prefix, which covers all tokens up to this block; the metadata lists the hashes of
+all its blocks. An engine that knows a prefix up to some block can therefore find the object that continues the prefix,
+and use only some of its blocks. Names and metadata form a radix tree in which each chunk is an edge.
 
 A chunk is published as soon as all its blocks are computed, or when no request uses it any more.
 """
@@ -45,7 +45,7 @@ class Sharing:
     def __init__(
         self, balloon: Balloon, pools: Sequence[Pool], namespace: Namespace, block_tokens: int, private: bool
     ) -> None:
-        """pools: this process's sessions, one for each rank."""
+        """pools: sessions of this process, one for each rank."""
         self._balloon = balloon
         self._pools = pools
         self._namespace = namespace
@@ -56,7 +56,7 @@ class Sharing:
         self.due: Dict[str, float] = {}  # request: number of computed tokens at which note() has work
         self._noted: Dict[str, int] = {}  # request: number of its blocks that note() has seen
         self._filled: Dict[int, Filled] = {}  # block: its last content that can be shared
-        self._follows: Dict[int, int] = {}  # chunk: the one with the block before its own
+        self._follows: Dict[int, int] = {}  # chunk: the chunk with the block before its first block
         self._touched: Dict[int, None] = {}  # chunks with blocks that this step fills, in the order of their prefixes
 
     def forget(self, request_id: str) -> None:
@@ -97,7 +97,7 @@ class Sharing:
                 break
             chunk = self._balloon.reserve()
             if chunk is None:
-                started |= self._balloon.count(State.LEAVING) > 0  # an address becomes free
+                started |= self._balloon.count(State.LEAVING) > 0  # a chunk will be OUT
                 break
             self._map(request, place, name, chunk)
             started = True
@@ -163,7 +163,7 @@ class Sharing:
         self._touched.clear()
 
     def publish_chunk(self, chunk: int) -> bool:
-        """Publish a chunk that no request writes any more; return False if that is not possible, or useless."""
+        """Publish a chunk to which no request writes any more; return False if this is not possible or has no use."""
         if not self._balloon.can_publish(chunk):
             return False
         content = tuple(self._filled_of(block) for block in self._balloon.blocks(chunk))
@@ -172,7 +172,7 @@ class Sharing:
             return False
         name = min(filled).hash.hex()
         if name in self._coming or self._find([name]):
-            return False  # another engine, or another chunk, has the same
+            return False  # another engine or another chunk has the same content
 
         def then(done: bool, _: Content) -> None:
             self._coming.discard(name)
@@ -183,6 +183,6 @@ class Sharing:
         return True
 
     def _filled_of(self, block: KVCacheBlock) -> Optional[Filled]:
-        """Return what a block contains, if it belongs to requests that can be shared."""
+        """Return the content of a block; None: it belongs to a request that cannot be shared."""
         filled = self._filled.get(block.block_id)
         return filled if filled and block.block_hash and block.block_hash[:-4] == filled.hash else None

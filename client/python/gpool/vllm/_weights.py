@@ -1,8 +1,8 @@
 """Weights that engines share: the model loader "gpool" (--load-format gpool).
 
-The first engine loads a model by another format, publishes its tensors in one ephemeral object, and uses the parameters
-there. The next ones map the object. It is kept while an engine has it open, and afterwards until the memory is needed.
-An engine that sleeps does not have it open.
+The first engine loads a model with another loader, publishes its tensors in one ephemeral object, and uses the
+parameters in this object. Later engines map the object. It is kept while an engine has it open, and afterwards until
+its memory is needed. An engine closes it while it sleeps.
 
 Buffers are private to each engine: vLLM writes to some of them, and reuses others, such as the tables of rotary
 embeddings, in the next model that it creates.
@@ -65,7 +65,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
     """Map a model's weights from the pool, or load and publish them."""
 
     def __init__(self, load_config: LoadConfig) -> None:
-        """model_loader_extra_config: settings as of the connector; without them, those of the connector."""
+        """model_loader_extra_config: the same settings as those of the connector; empty: those of the connector."""
         super().__init__(load_config)
         self._own: Dict[str, Any] = dict(load_config.model_loader_extra_config or {})
         self._default = DefaultModelLoader(_with_format(load_config))
@@ -81,7 +81,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
         _keep_weights(model)
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
-        """Return a model whose weights are in the pool or, if the pool has no room, in private memory."""
+        """Return a model whose weights are in the pool or, if they cannot be shared, in private memory."""
         settings = _settings(self._own, vllm_config)
         rank = vllm_config.parallel_config.rank
         pool = self._pool = attach(settings, rank, f"{settings.name or 'vllm-' + vllm_config.instance_id}-weights")

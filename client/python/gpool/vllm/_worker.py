@@ -28,7 +28,7 @@ from ._metrics import Counters
 logger = logging.getLogger("vllm.gpool")
 
 REPLACE_MS = 30000
-"""longest wait for pages that replace lost pages which a request still uses"""
+"""longest wait for pages that replace lost pages of running requests"""
 CHECK_SECONDS = 5.0
 """time between two checks of pinned objects"""
 METADATA_KEY = "gpool.vllm"
@@ -77,7 +77,7 @@ class Worker:
         return self.buffer
 
     def check_buffer(self, kv_caches: Dict[str, torch.Tensor]) -> None:
-        """Raises RuntimeError: vLLM has allocated its KV cache in another way, or with another layout."""
+        """Check that vLLM's KV cache is in the range. Raises RuntimeError: it is not, or it has another layout."""
         if self.buffer is None or self.range is None:
             raise RuntimeError(
                 "GpoolConnector: vLLM has not allocated its KV cache as one buffer of int8 through torch.zeros(); "
@@ -175,7 +175,7 @@ class Worker:
         return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
 
     def _zero(self, chunk: int) -> None:
-        """Fill a chunk with zeros, because its old content may contain NaNs, which attention would spread."""
+        """Fill a chunk with zeros: attention would propagate NaNs of its old content."""
         if self._on_host:  # PyTorch would distribute this small operation to all its threads, and wait for them
             ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
         else:
@@ -203,7 +203,7 @@ class Worker:
         return True
 
     def _renew(self, chunk: int, patience_ms: int) -> bool:
-        """Give a chunk memory for other content. It keeps its own pages, if it has any that were not taken."""
+        """Give a chunk memory for other content. It keeps its pages, unless they are an object or were taken."""
         if chunk in self._offered and self._reclaim(chunk):
             return True
         return self._leave(chunk) and self._commit(chunk, patience_ms)
@@ -267,7 +267,7 @@ class Worker:
                 logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
             else:
                 with mapped.pin():
-                    pass  # an object that cannot be pinned was not published by a range
+                    pass  # check that it can be pinned: objects that were not published by a range cannot
         except Error:
             mapped.close()
             raise
@@ -280,7 +280,7 @@ class Worker:
         return True
 
     def _content(self, packed: bytes) -> Optional[Content]:
-        """Return what the metadata of an object says that it contains; None: it is not metadata of a chunk."""
+        """Return the content that an object's metadata describes; None: it is not metadata of a chunk."""
         try:
             content = unpack(packed)
         except struct.error:
@@ -292,7 +292,7 @@ class Worker:
     def _check_pins(self) -> None:
         """Find objects that were evicted although they are pinned.
 
-        The agent evicts no pinned object. The check limits the effects of errors in other processes.
+        The agent does not evict pinned objects. The check limits the effects of errors in other processes.
         """
         if time.monotonic() - self._checked < CHECK_SECONDS:
             return
@@ -309,11 +309,12 @@ class Worker:
             return False
 
     def _replace(self, lost: Set[int]) -> None:
-        """Give other memory to chunks whose objects were lost. vLLM computes their blocks again in this memory.
+        """Give new memory to chunks whose objects were lost; vLLM computes their blocks again in this memory.
 
-        It also writes the blocks after them, which may belong to other objects, so all of these become private copies.
+        vLLM also writes to the blocks after them, which may belong to other objects, so each pinned object is replaced
+        by a private copy.
 
-        Raises RuntimeError: other workers may still have the objects, read-only.
+        Raises RuntimeError: with several workers, the others may still map the objects, which are read-only.
         """
         if self._ranks > 1:
             raise RuntimeError(f"gpool: {len(lost)} objects were evicted although they are pinned; restart the engine")
@@ -331,7 +332,7 @@ class Worker:
         self._tainted = True
 
     def close(self) -> None:
-        """Detach from the pool if nothing uses its memory. Otherwise the session ends with the process."""
+        """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
         self.buffer = None
         try:
             self.pool.close()
@@ -340,7 +341,7 @@ class Worker:
 
 
 class _Allocation(TorchFunctionMode):
-    """Answer one call of torch.zeros(size, dtype=torch.int8) with the range; other calls are not changed."""
+    """Return the range from the first call of torch.zeros(size, dtype=torch.int8); other calls are not changed."""
 
     def __init__(self, size: int, allocate: Callable[[], torch.Tensor]) -> None:
         super().__init__()
