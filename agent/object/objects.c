@@ -214,8 +214,7 @@ int object_take(struct pool *pool, uint32_t number, int fd, const struct manifes
 	}
 	for (uint32_t i = 0; i < manifest->header->runs; i++)
 		runs[i] = (struct page_run){manifest->runs[i].first, manifest->runs[i].count};
-	*object = (struct object){
-		.fd = fd,
+	*object = (struct object){.fd = fd,
 		.runs = runs,
 		.run_count = manifest->header->runs,
 		.manifest_bytes = manifest->bytes,

@@ -132,8 +132,8 @@ static void adapter_evicted(struct pool *pool, const struct object_record *recor
 	enum object_adapter_tier tier = object_adapter_tier(record);
 
 	if (tier != OBJECT_ADAPTER_TIERS)
-		pool_count(pool,
-			tier == OBJECT_ADAPTER_HOT ? POOL_COUNT_ADAPTER_EVICTIONS : POOL_COUNT_COPY_EVICTIONS, 1);
+		pool_count(
+			pool, tier == OBJECT_ADAPTER_HOT ? POOL_COUNT_ADAPTER_EVICTIONS : POOL_COUNT_COPY_EVICTIONS, 1);
 }
 
 /* Evict an object and return the number of freed pages. 0: a session has just pinned it. */

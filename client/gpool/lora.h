@@ -196,8 +196,7 @@ GPOOL_API int gpool_lora_register_arrays(struct gpool_lora *lora, const char *na
  *
  * Threads: any. Cost: a lock.
  */
-GPOOL_API int gpool_lora_restrict(
-	struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count);
+GPOOL_API int gpool_lora_restrict(struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count);
 
 /* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. Cost: one lookup. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);

@@ -380,8 +380,13 @@ static void test_adapters(void **state)
 	NEVER(gpool_lora_register(lora, "a", path, &id, why));
 	NEVER(gpool_lora_register_buffer(lora, "b", config, engine_rigs[0].file,
 		8 + engine_rigs[0].header_bytes + engine_rigs[0].bytes, &found, why));
-	arrays[0] = (struct gpool_lora_array){.name = "base_model.model.q.lora_A.weight", .data = path,
-		.row_stride = 1, .column_stride = 1, .rows = 1, .columns = 1, .element = GPOOL_LORA_F16};
+	arrays[0] = (struct gpool_lora_array){.name = "base_model.model.q.lora_A.weight",
+		.data = path,
+		.row_stride = 1,
+		.column_stride = 1,
+		.rows = 1,
+		.columns = 1,
+		.element = GPOOL_LORA_F16};
 	arrays[1] = arrays[0];
 	arrays[1].name = "base_model.model.q.lora_B.weight";
 	NEVER(gpool_lora_register_arrays(lora, "c", config, arrays, 2, &found, why));

@@ -853,7 +853,8 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 			0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->out; i++)
-				digest = digest * UINT64_C(6364136223846793005) + lora_element(&part.b, part.rank, k, i);
+				digest =
+					digest * UINT64_C(6364136223846793005) + lora_element(&part.b, part.rank, k, i);
 	}
 	return digest;
 }
@@ -991,6 +992,7 @@ static void freeze(int signal)
 	atomic_store(&frozen, true);
 	while (!atomic_load(&thawed))
 		poll(NULL, 0, 1);
+	atomic_store(&frozen, false);
 }
 
 /* Stop the loader threads. This function holds the lock, so that a stopped loader does not hold it. */
@@ -999,7 +1001,7 @@ static void loader_freeze(struct gpool_lora *in)
 	struct sigaction action = {.sa_handler = freeze};
 
 	assert_int_equal(sigaction(SIGUSR2, &action, NULL), 0);
-	atomic_store(&frozen, false);
+	AWAIT(!atomic_load(&frozen)); /* the end of the stop before */
 	atomic_store(&thawed, false);
 	pthread_mutex_lock(&in->lock);
 	assert_int_equal(pthread_kill(in->loaders[0].thread, SIGUSR2), 0);

@@ -122,8 +122,7 @@ static void test_activity(void **state)
 /* Its state follows the load in this order; some of the steps may be too short to be seen. */
 static void test_load(void **state)
 {
-	static const enum gpool_lora_activity order[] = {
-		GPOOL_LORA_QUEUED, GPOOL_LORA_IN_LOAD, GPOOL_LORA_IDLE};
+	static const enum gpool_lora_activity order[] = {GPOOL_LORA_QUEUED, GPOOL_LORA_IN_LOAD, GPOOL_LORA_IDLE};
 	uint32_t step = 0;
 
 	(void)state;

@@ -414,8 +414,7 @@ static void test_faults(void **state)
 	memcpy(fenced, rig.file, file_bytes());
 	assert_int_equal(mprotect(fenced + bytes - page, page, PROT_NONE), 0);
 	before = descriptors();
-	assert_int_equal(
-		gpool_lora_register_buffer(lora, "memory", config, fenced, file_bytes(), &id, why), -EFAULT);
+	assert_int_equal(gpool_lora_register_buffer(lora, "memory", config, fenced, file_bytes(), &id, why), -EFAULT);
 	assert_non_null(strstr(why, "cannot copy adapter_model.safetensors to memory"));
 	assert_int_equal(munmap(fenced, bytes + page), 0);
 	assert_int_equal(descriptors(), before);

@@ -339,8 +339,8 @@ static void test_a_private_copys_name_is_not_taken(void **state)
 /* ---- adapters that a tenant may use ---- */
 
 #define RULES(patterns) \
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; adapters = \"" patterns \
-	"\"; } );\n"
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; adapters = " \
+	"\"" patterns "\"; } );\n"
 
 /* Blue is refused with this error and text. */
 static void blue_is_refused(int error, const char *text)
@@ -477,9 +477,9 @@ static void test_wrong_restrictions(void **state)
 	assert_int_equal(strlen(published(red.pool, "red").name), POOL_OBJECT_NAME_BYTES - 1);
 	release(&red);
 	private = lora_opened(&red, GPOOL_LORA_PRIVATE);
-	assert_int_equal(gpool_lora_register_buffer(private, "adapter", "{\"peft_type\":\"LORA\"}",
-				 engine_rigs[adapter].file, 8 + engine_rigs[adapter].header_bytes + engine_rigs[adapter].bytes,
-				 &id, NULL),
+	assert_int_equal(
+		gpool_lora_register_buffer(private, "adapter", "{\"peft_type\":\"LORA\"}", engine_rigs[adapter].file,
+			8 + engine_rigs[adapter].header_bytes + engine_rigs[adapter].bytes, &id, NULL),
 		0);
 	assert_int_equal(gpool_lora_restrict(private, id, names, 1), -EINVAL);
 	assert_int_equal(gpool_lora_destroy(private), 0);

@@ -237,8 +237,10 @@ static void test_tables(void **state)
 		assert_true(number(rates, "single") < number(rates, "batch") / 1.5);
 		assert_true(number(rates, "batch") <= number(rates, "bound") * 1.01);
 		held = member(law, "held");
-		assert_true(number(member(held, "contiguous"), "adapters") <= number(member(held, "paged"), "adapters"));
-		assert_true(number(member(held, "contiguous"), "loads") >= number(member(held, "paged"), "loads") * 0.95);
+		assert_true(
+			number(member(held, "contiguous"), "adapters") <= number(member(held, "paged"), "adapters"));
+		assert_true(
+			number(member(held, "contiguous"), "loads") >= number(member(held, "paged"), "loads") * 0.95);
 		assert_true(number(member(held, "contiguous"), "idle") > number(member(held, "paged"), "idle"));
 	}
 	cJSON_Delete(all);

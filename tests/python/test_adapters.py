@@ -78,9 +78,7 @@ class Adapters(AgentTest):
         with adapter.acquire() as acquired:
             part = acquired.weights(0, "model.layers.*.self_attn.q_proj")
             for where, wanted in ((part.a, found[prefix + "A.weight"][1]), (part.b, found[prefix + "B.weight"][1].T)):
-                self.assertTrue(
-                    (matrix(where, part.rank, wanted.shape[1]).view("<f2") == wanted.astype("<f2")).all()
-                )
+                self.assertTrue((matrix(where, part.rank, wanted.shape[1]).view("<f2") == wanted.astype("<f2")).all())
 
     def test_registered_from_a_buffer(self) -> None:
         data = (PLAIN / "adapter_model.safetensors").read_bytes()

@@ -128,8 +128,8 @@ static void adapters_table(const struct command *command, const struct objects_v
 		table_cell(table, "%s", tier);
 		table_cell(table, "%s", object->label);
 		table_cell(table, "%s", key);
-		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s",
-			activity_of(object));
+		table_cell_color(
+			table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s", activity_of(object));
 		table_cell(table, "%" PRIu32, object->pages);
 		table_cell(table, "%s", bytes_text(object->pages * object->page_bytes).text);
 		table_cell(table, "%" PRIu32, object->readers);

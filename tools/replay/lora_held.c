@@ -77,8 +77,7 @@ static void oldest_evict(struct cache *cache)
 			oldest = i;
 	cache->used -= size_of(cache, cache->held[oldest]);
 	cache->last[cache->held[oldest]] = 0;
-	memmove(&cache->held[oldest], &cache->held[oldest + 1],
-		(--cache->held_count - oldest) * sizeof(*cache->held));
+	memmove(&cache->held[oldest], &cache->held[oldest + 1], (--cache->held_count - oldest) * sizeof(*cache->held));
 }
 
 static void count(struct cache *cache, bool evicted)

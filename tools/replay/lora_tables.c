@@ -52,9 +52,11 @@ static void strategies_print(const struct lora_tables *tables)
 			rate_of(law, &law->load.alone), law->load.alone.first_p50, law->load.alone.first_p99, 0.0, 0);
 	}
 	putchar('\n');
-	note("(bound): every adapter is always resident. No strategy has shorter times or more requests per second with "
+	note("(bound): every adapter is always resident. No strategy has shorter times or more requests per second "
+	     "with "
 	     "these arrivals. bound of loads: no scheduler that ends each request as early needs fewer loads, even one "
-	     "that knows all requests in advance. cold: requests whose adapter was not resident when it was their turn.");
+	     "that knows all requests in advance. cold: requests whose adapter was not resident when it was their "
+	     "turn.");
 }
 
 static void floods_print(const struct lora_tables *tables)
@@ -70,7 +72,8 @@ static void floods_print(const struct lora_tables *tables)
 			rate_of(law, &law->floods[LORA_FLOOD_ALONE]));
 	}
 	putchar('\n');
-	note("batch: requests of any adapters run together. single: only requests of one adapter run at a time. bound: as "
+	note("batch: requests of any adapters run together. single: only requests of one adapter run at a time. bound: "
+	     "as "
 	     "batch, with every adapter resident.");
 }
 
@@ -78,10 +81,9 @@ static void held_print(const struct lora_tables *tables)
 {
 	char memory[TEXT_BYTES];
 
-	printf("\nAdapters held at once in %s, while it is full\n\n",
-		text_bytes(memory, tables->laws[0].hot_bytes));
-	printf("%-10s %10s %10s %10s %12s %12s %10s %10s\n", "popularity", "paged", "contiguous", "bound",
-		"paged idle", "contig. idle", "loads", "contig.");
+	printf("\nAdapters held at once in %s, while it is full\n\n", text_bytes(memory, tables->laws[0].hot_bytes));
+	printf("%-10s %10s %10s %10s %12s %12s %10s %10s\n", "popularity", "paged", "contiguous", "bound", "paged idle",
+		"contig. idle", "loads", "contig.");
 	for (int i = 0; i < tables->law_count; i++) {
 		const struct lora_law *law = &tables->laws[i];
 
@@ -91,7 +93,8 @@ static void held_print(const struct lora_tables *tables)
 			100 * law->contiguous.idle, law->paged.loads, law->contiguous.loads);
 	}
 	putchar('\n');
-	note("The least recently used adapter is evicted. bound: the memory divided by the average size of all adapters; "
+	note("The least recently used adapter is evicted. bound: the memory divided by the average size of all "
+	     "adapters; "
 	     "popular adapters may be smaller. idle: memory without weights. loads: for the same requests.");
 }
 

@@ -62,7 +62,8 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "single",
-		.text = "all running requests have the same adapter: those of other adapters wait until they have ended",
+		.text = "all running requests have the same adapter: those of other adapters wait until they have "
+			"ended",
 		.order = LORA_RESIDENT_FIRST,
 		.look_ahead = true,
 		.single = true,
@@ -170,7 +171,8 @@ static bool strategies_read(const struct command *command, struct replay *replay
 	for (int i = 0; i < LORA_STRATEGIES; i++)
 		names[i] = strategies[i].name;
 	return command_names(command, OPTION_STRATEGY,
-		command->values[OPTION_TABLES] ? "fifo,around,resident,prefetch" : "fifo,around,resident,prefetch,limit",
+		command->values[OPTION_TABLES] ? "fifo,around,resident,prefetch"
+					       : "fifo,around,resident,prefetch,limit",
 		names, &replay->chosen);
 }
 
@@ -226,9 +228,9 @@ static bool replay_read(const struct command *command, struct replay *replay)
 		.save = 10};
 	if (!recipe_read(command, replay) ||
 		!command_list(command, OPTION_BUSY,
-			command->values[OPTION_GAMMA]              ? "0"
+			command->values[OPTION_GAMMA]            ? "0"
 				: command->values[OPTION_TABLES] ? "80"
-								   : "60,80,95",
+								 : "60,80,95",
 			&replay->busy) ||
 		!options_read(command, &replay->plan.options) || !costs_read(command, &replay->plan.costs) ||
 		!strategies_read(command, replay))

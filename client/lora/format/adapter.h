@@ -24,7 +24,7 @@ enum {
 	/* room for the tenants in the name of an object: "lora/", the hash, and "@" come first */
 	LORA_TENANTS_BYTES = LORA_KEY_BYTES - 5 - LORA_HASH_BYTES,
 };
-static_assert(LORA_TENANTS_BYTES > POOL_NAME_BYTES, "room for a tenant");
+static_assert((int)LORA_TENANTS_BYTES > (int)POOL_NAME_BYTES, "room for a tenant");
 
 /* Suffix of the names of cold files. The names of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"

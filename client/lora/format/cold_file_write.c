@@ -98,8 +98,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, st
 	if (!state)
 		return -ENOMEM;
 	XXH3_64bits_reset(state);
-	error = fstat(weights_fd, &weights) ? -EIO
-					    : hash_bytes(config_fd, 0, config_bytes, XXH3_64bits_update, state);
+	error = fstat(weights_fd, &weights) ? -EIO : hash_bytes(config_fd, 0, config_bytes, XXH3_64bits_update, state);
 	if (!error)
 		error = hash_bytes(weights_fd, 8, header_bytes, XXH3_64bits_update, state);
 	if (!error) {

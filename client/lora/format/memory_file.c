@@ -58,7 +58,7 @@ int memory_file_of(const char *name, const void *bytes, uint64_t length, int *fd
 
 static enum safetensors_type type_of(const struct gpool_lora_array *array)
 {
-	return array->element == GPOOL_LORA_F32 ? SAFETENSORS_F32
+	return array->element == GPOOL_LORA_F32    ? SAFETENSORS_F32
 		: array->element == GPOOL_LORA_F16 ? SAFETENSORS_F16
 						   : SAFETENSORS_BF16;
 }

@@ -20,7 +20,6 @@ int memory_file_of(const char *name, const void *bytes, uint64_t length, int *fd
  * memory_file_of_arrays() - Make a safetensors file of arrays. Equal arrays in any order make equal files. Names are
  * not checked here, but by the reader. Return: as memory_file_of(); -EINVAL: an invalid array, with a reason.
  */
-int memory_file_of_arrays(
-	const struct gpool_lora_array *arrays, uint32_t count, int *fd, struct reason *reason);
+int memory_file_of_arrays(const struct gpool_lora_array *arrays, uint32_t count, int *fd, struct reason *reason);
 
 #endif

@@ -63,7 +63,7 @@ static int object_have(struct lora_loader *loader, struct lora_load *load)
 
 	if (error)
 		return error;
-	error = load_object_find(load, &load->object);
+	error = load_object_exists(load) ? load_object_find(load, &load->object) : -ENOENT;
 	load->shared = !error;
 	if (error == -ENOENT)
 		error = load_object_begin(load);

@@ -168,6 +168,12 @@ void load_free(struct lora_load *load);
 /* ---- load_object.c ---- */
 
 /*
+ * load_object_exists() - Look up in the shared table whether an engine has published the object. The lookup saves a
+ * request for most loads. If it misses an object, this process loads the adapter, and finds the object when it
+ * publishes its own.
+ */
+bool load_object_exists(const struct lora_load *load);
+/*
  * load_object_find() - Open and pin an object that an engine has published. Return: 0; -ENOENT: no such object;
  * -EINVAL, with a reason; or as gpool_object_open().
  */

@@ -53,18 +53,17 @@ static int object_believe(struct lora_load *load, struct gpool_object *object)
 	return error;
 }
 
-int load_object_find(struct lora_load *load, struct gpool_object **object)
+bool load_object_exists(const struct lora_load *load)
 {
 	const char *name = load->adapter->key;
-	int error;
 
-	/*
-	 * The lookup in the shared table saves a request for most loads. If it misses an object, this process loads the
-	 * adapter, and finds the object when it publishes its own.
-	 */
-	if (gpool_object_find(load->lora->pool, &name, 1) != 1)
-		return -ENOENT;
-	error = gpool_object_open(load->lora->pool, name, NULL, object);
+	return gpool_object_find(load->lora->pool, &name, 1) == 1;
+}
+
+int load_object_find(struct lora_load *load, struct gpool_object **object)
+{
+	int error = gpool_object_open(load->lora->pool, load->adapter->key, NULL, object);
+
 	if (error)
 		return right_say(load, error);
 	error = gpool_object_pin(*object);

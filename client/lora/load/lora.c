@@ -318,8 +318,7 @@ static bool tenants_join(const char **tenants, uint32_t count, char list[LORA_TE
 	for (uint32_t i = 0; i < count; i++) {
 		if (i && !strcmp(tenants[i], tenants[i - 1]))
 			continue;
-		used += (size_t)snprintf(
-			list + used, LORA_TENANTS_BYTES - used, "%s%s", used ? "," : "", tenants[i]);
+		used += (size_t)snprintf(list + used, LORA_TENANTS_BYTES - used, "%s%s", used ? "," : "", tenants[i]);
 		if (used >= LORA_TENANTS_BYTES)
 			return false;
 	}
@@ -345,9 +344,9 @@ static int tenants_check(
 	if (!own)
 		return fail(-EPERM, "the tenant of this session, '%s', is not among the tenants",
 			pool_tenant_name(lora->pool));
-	return tenants_join(sorted, count, list) ? 0
-						 : fail(-EINVAL, "the names of the tenants have more than %d bytes",
-							   LORA_TENANTS_BYTES - 1);
+	return tenants_join(sorted, count, list)
+		? 0
+		: fail(-EINVAL, "the names of the tenants have more than %d bytes", LORA_TENANTS_BYTES - 1);
 }
 
 int gpool_lora_restrict(struct gpool_lora *lora, uint32_t id, const char *const *tenants, uint32_t count)
@@ -453,8 +452,7 @@ static bool is_hot(const struct lora_entry *entry)
 	struct gpool_object_info info = {.size = sizeof(info)};
 
 	return entry->state == GPOOL_LORA_RESIDENT &&
-		(entry->load ||
-			(!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
+		(entry->load || (!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
 }
 
 static enum gpool_lora_tier tier_of(const struct gpool_lora *lora, const struct lora_entry *entry)
