@@ -973,7 +973,8 @@ static void killed(const char *victim)
 	char text[256];
 
 	with_file("4MiB", "64MiB", text, sizeof(text));
-	start((const char *const[]){"--pool", text, CALM, NULL});
+	/* Until the next agent or mover serves, nothing can be spilled: give a pin that waits for pages time for that. */
+	start((const char *const[]){"--pool", text, CALM, "--set", "pins.timeout=1min", NULL});
 	pool = open_worker();
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = made(pool, 1 + i % 4, i);
