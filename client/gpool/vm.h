@@ -671,8 +671,8 @@ GPOOL_API int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes);
  *
  * @captured: 1: begin; 0: end. Memory that is freed in between becomes free at the end
  *
- * Return: 0, -EINVAL (not an address of whole pages, captured neither 0 nor 1), -ESTALE (freed), -EPERM, -ECHILD.
- * Threads: any. Cost: a lock of the allocator.
+ * Return: 0, -EINVAL (a small allocation; not an address; captured neither 0 nor 1), -ESTALE (freed), -EPERM,
+ * -ECHILD. Threads: any. Cost: a lock of the allocator.
  */
 GPOOL_API int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured);
 

@@ -176,16 +176,17 @@ static void test_between_domains_with_large_handles(void **state)
 	between_domains(4);
 }
 
-/* With large handles only, sizes, joins and remapping work as with others. */
+/* With large handles only, joins and remapping work as with others. Less than a handle has pages of its own. */
 static void test_large_handles(void **state)
 {
-	uint64_t at[4], moved, small;
+	uint64_t at[4], moved, small, pages;
 
 	(void)state;
 	begin(POOLS("handle_size = \"2MB\";"));
 	assert_int_equal(gpool_malloc_async(red, 100, stream, &small), 0);
+	assert_int_equal(gpool_malloc_async(red, 3 * PAGE_BYTES, stream, &pages), 0);
 	for (int i = 0; i < 4; i++)
-		at[i] = take((uint64_t)3 * PAGE_BYTES); /* one handle each */
+		at[i] = take((uint64_t)4 * PAGE_BYTES); /* one handle each */
 	assert_int_equal(at[1] - at[0], 2 << 20);
 	assert_int_equal(gpool_free_async(red, at[0], stream), 0);
 	assert_int_equal(gpool_free_async(red, at[2], stream), 0);
@@ -197,6 +198,7 @@ static void test_large_handles(void **state)
 	assert_true(count(VM_PENDING_UNMAP) == 2 || count(VM_PENDING_UNMAP) == 0);
 	assert_int_equal(count(VM_ALLOCATED), 4);
 	assert_int_equal(gpool_free_async(red, small, stream), 0);
+	assert_int_equal(gpool_free_async(red, pages, stream), 0);
 	whole();
 }
 
