@@ -517,8 +517,8 @@ GPOOL_ASSERT_SIZE(gpool_kv_growth, 32);
  * Threads: any. Cost: as gpool_kv_append(); for each preempted sequence as gpool_kv_preempt() or gpool_kv_offload(), but
  * one fence for all.
  */
-GPOOL_API int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, const struct gpool_kv_growth *growth,
-	uint64_t *slot, uint64_t *victims);
+GPOOL_API int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens,
+	const struct gpool_kv_growth *growth, uint64_t *slot, uint64_t *victims);
 
 /* ---- tables and blocks ---- */
 
@@ -856,8 +856,8 @@ GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
 	uint64_t key[2];
-	uint32_t parent;   /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
-	uint32_t children; /* number of nodes among those returned that follow it */
+	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
+	uint32_t children;    /* number of nodes among those returned that follow it */
 	uint32_t first_token; /* number of tokens before it */
 	uint32_t blocks;
 	int32_t last_block; /* number of its last block */

@@ -88,8 +88,8 @@ int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (order->size != sizeof(*order))
-		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes", order->size,
-			sizeof(*order));
+		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes",
+			order->size, sizeof(*order));
 	order->request.size = sizeof(order->request);
 	order->need.size = sizeof(order->need);
 	order->info.size = sizeof(order->info);
@@ -100,7 +100,7 @@ int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
 /* Return the largest result that the call of an order can have. */
 static int32_t most_of(const struct gpool_kv_order *order)
 {
-	return order->verb == GPOOL_KV_ORDER_PREEMPT ? INT32_MAX
+	return order->verb == GPOOL_KV_ORDER_PREEMPT         ? INT32_MAX
 		: order->verb == GPOOL_KV_ORDER_CAN_ALLOCATE ? GPOOL_KV_NEVER
 							     : 0;
 }
@@ -134,7 +134,8 @@ static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpoo
 }
 
 /*
- * Read the number of a new sequence from an order. A process may send any number; the first cache's are indexes of rows.
+ * Read the number of a new sequence from an order. A process may send any number; those of the first cache have the
+ * index of a row.
  */
 static int number_read(
 	struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_order *order, uint64_t *number)
@@ -226,7 +227,8 @@ static int member_open(struct gpool_kv_group *group, uint32_t member, const stru
 	if (given->size != sizeof(*given))
 		return fail_size(given->size);
 	if (!given->cache == !given->send)
-		return fail(-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
+		return fail(
+			-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
 	*made = (struct group_member){.cache = given->cache, .send = given->send, .context = given->context};
 	error = member_do(group, member, &order);
 	if (error)
@@ -419,8 +421,8 @@ static bool has_room(struct gpool_kv_group *group, const struct group_row *row, 
 {
 	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	return row->members[member] &&
-		member_info(group, member, row->members[member], &info) == 0 && info.room >= tokens;
+	return row->members[member] && member_info(group, member, row->members[member], &info) == 0 &&
+		info.room >= tokens;
 }
 
 /* Allocate sequences in the caches that get their first tokens, unless blocks were allocated in advance. */
