@@ -7,9 +7,9 @@
  * sequences, which are freed if a later step fails. It then performs the only append to a cache that may fail, and
  * finally the others, for which blocks are available.
  *
- * A call for a cache is an order (struct gpool_kv_order), which gpool_kv_execute() executes in the cache's process. If an
- * order for a cache of another process could not be delivered, it is not known whether it was executed, and no further
- * order is sent there.
+ * A call for a cache is an order (struct gpool_kv_order), which gpool_kv_execute() executes in the cache's process. If
+ * an order for a cache of another process could not be delivered, it is not known whether it was executed, and no
+ * further order is sent there.
  */
 #include "client/kv/kv.h"
 
