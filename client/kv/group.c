@@ -217,6 +217,13 @@ static bool alive(const struct gpool_kv_group *group)
 
 /* ---- create and destroy ---- */
 
+static int count_check(uint32_t count)
+{
+	return count && count <= MEMBERS_MAX
+		? 0
+		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+}
+
 /* Read what a cache is like. Return: 0, -EINVAL, or the code of send(). */
 static int member_open(struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_member *given)
 {
@@ -266,10 +273,10 @@ int gpool_kv_group_create_members(
 	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_group *made;
-	int error = 0;
+	int error = count_check(count);
 
-	if (!count || count > MEMBERS_MAX)
-		return fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+	if (error)
+		return error;
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
@@ -294,8 +301,11 @@ int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_member members[MEMBERS_MAX];
+	int error = count_check(count);
 
-	for (uint32_t i = 0; i < count && i < MEMBERS_MAX; i++)
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < count; i++)
 		members[i] = (struct gpool_kv_member){.size = sizeof(*members), .cache = caches[i]};
 	return gpool_kv_group_create_members(members, count, range_tokens, group);
 }
