@@ -7,9 +7,9 @@
  * sequences, which are freed if a later step fails. It then performs the only append to a cache that may fail, and
  * finally the others, for which blocks are available.
  *
- * A call for a cache is an order (struct gpool_kv_order), which gpool_kv_execute() executes in the cache's process. If an
- * order for a cache of another process could not be delivered, it is not known whether it was executed, and no further
- * order is sent there.
+ * A call for a cache is an order (struct gpool_kv_order), which gpool_kv_execute() executes in the cache's process. If
+ * an order for a cache of another process could not be delivered, it is not known whether it was executed, and no
+ * further order is sent there.
  */
 #include "client/kv/kv.h"
 
@@ -88,8 +88,8 @@ int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (order->size != sizeof(*order))
-		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes", order->size,
-			sizeof(*order));
+		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes",
+			order->size, sizeof(*order));
 	order->request.size = sizeof(order->request);
 	order->need.size = sizeof(order->need);
 	order->info.size = sizeof(order->info);
@@ -100,7 +100,7 @@ int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
 /* Return the largest result that the call of an order can have. */
 static int32_t most_of(const struct gpool_kv_order *order)
 {
-	return order->verb == GPOOL_KV_ORDER_PREEMPT ? INT32_MAX
+	return order->verb == GPOOL_KV_ORDER_PREEMPT         ? INT32_MAX
 		: order->verb == GPOOL_KV_ORDER_CAN_ALLOCATE ? GPOOL_KV_NEVER
 							     : 0;
 }
@@ -134,7 +134,8 @@ static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpoo
 }
 
 /*
- * Read the number of a new sequence from an order. A process may send any number; the first cache's are indexes of rows.
+ * Read the number of a new sequence from an order. A process may send any number; those of the first cache have the
+ * index of a row.
  */
 static int number_read(
 	struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_order *order, uint64_t *number)
@@ -216,6 +217,13 @@ static bool alive(const struct gpool_kv_group *group)
 
 /* ---- create and destroy ---- */
 
+static int count_check(uint32_t count)
+{
+	return count && count <= MEMBERS_MAX
+		? 0
+		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+}
+
 /* Read what a cache is like. Return: 0, -EINVAL, or the code of send(). */
 static int member_open(struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_member *given)
 {
@@ -226,7 +234,8 @@ static int member_open(struct gpool_kv_group *group, uint32_t member, const stru
 	if (given->size != sizeof(*given))
 		return fail_size(given->size);
 	if (!given->cache == !given->send)
-		return fail(-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
+		return fail(
+			-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
 	*made = (struct group_member){.cache = given->cache, .send = given->send, .context = given->context};
 	error = member_do(group, member, &order);
 	if (error)
@@ -264,10 +273,10 @@ int gpool_kv_group_create_members(
 	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_group *made;
-	int error = 0;
+	int error = count_check(count);
 
-	if (!count || count > MEMBERS_MAX)
-		return fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+	if (error)
+		return error;
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
@@ -292,8 +301,11 @@ int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_member members[MEMBERS_MAX];
+	int error = count_check(count);
 
-	for (uint32_t i = 0; i < count && i < MEMBERS_MAX; i++)
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < count; i++)
 		members[i] = (struct gpool_kv_member){.size = sizeof(*members), .cache = caches[i]};
 	return gpool_kv_group_create_members(members, count, range_tokens, group);
 }
@@ -419,8 +431,8 @@ static bool has_room(struct gpool_kv_group *group, const struct group_row *row, 
 {
 	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	return row->members[member] &&
-		member_info(group, member, row->members[member], &info) == 0 && info.room >= tokens;
+	return row->members[member] && member_info(group, member, row->members[member], &info) == 0 &&
+		info.room >= tokens;
 }
 
 /* Allocate sequences in the caches that get their first tokens, unless blocks were allocated in advance. */

@@ -100,7 +100,8 @@ static void test_kv_grow(void **state)
 	sequence = allocated(16 * BLOCK_TOKENS, 0, 1);
 	allocated(16 * BLOCK_TOKENS, 0, 0);
 	settle();
-	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL), "one sequence is preempted, and a page is no longer used",
+	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL),
+		"one sequence is preempted, and a page is no longer used",
 		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }

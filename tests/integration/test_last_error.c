@@ -572,7 +572,8 @@ static void test_groups_of_caches(void **state)
 
 	(void)state;
 	SAYS(gpool_kv_group_create_members(&member, 1, 16, &group), -EINVAL, "cache 0 is NULL");
-	SAYS(gpool_kv_execute(caches[0], &order), -EPROTO, "the order has 0 bytes; this version of the library has orders of ");
+	SAYS(gpool_kv_execute(caches[0], &order), -EPROTO,
+		"the order has 0 bytes; this version of the library has orders of ");
 	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group must have 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
 	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,

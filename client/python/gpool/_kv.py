@@ -597,7 +597,7 @@ class KvCache(Closing):
         return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
 
     def execute(self, order: bytes) -> bytes:
-        """Execute an order of a KvGroup of another process, and return the answer.
+        """Return the answer to an order of a KvGroup of another process, after the call that it orders.
 
         order: any bytes are permitted. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
         version of the library. Errors of the call that was ordered are in the answer.
