@@ -1,6 +1,6 @@
 /*
- * spill_block.h - a block that is being saved or loaded: its slots, pages and request. spill.c starts and ends saves and
- * loads; spill_recover.c completes or undoes them after the death of an agent.
+ * spill_block.h - a block that is being saved or loaded: its slots, pages and request. spill.c begins and ends saving
+ * and loading; spill_recover.c completes or undoes them after the death of an agent.
  */
 #ifndef GPOOL_AGENT_SPILL_BLOCK_H
 #define GPOOL_AGENT_SPILL_BLOCK_H
