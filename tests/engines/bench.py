@@ -87,7 +87,8 @@ class Way:
 
     def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
         """extra: kv_connector_extra_config; None: stock engines, with a fixed part of the memory each."""
-        self.agent = Agent(pool=f"name=p0,backend=host,size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+        size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
+        self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
         options.setdefault("kv_cache_memory_bytes", pages * PAGE // (count if extra is None else 1))
         directory = None if extra is None else self.agent.directory
@@ -245,7 +246,8 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
         for number in range(3 * ROUNDS):
             for name in in_turn(ways, number):
                 played[name].play(300 * load + number, load)
-                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {statistics.mean(played[name].times[-1]):.2f} s")
+                mean = statistics.mean(played[name].times[-1])
+                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {mean:.2f} s")
         what = f"mean time to the first token, bursts of {load}, ms"
         rows += [each.row(what, name, played["fixed halves"]) for name, each in played.items()]
     return rows
