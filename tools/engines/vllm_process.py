@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import json
@@ -173,7 +174,8 @@ class Processes:
         self.process.kill()  # it may not lead its session yet
         while running := self._running():
             for descriptor in running:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             for descriptor in running:
                 select.select([descriptor], [], [])
                 os.close(descriptor)
