@@ -16,9 +16,9 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 Prints a table. All engines of a measurement exist at the same time and work in turn, so the load of the machine affects
 all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a CPU.
 
-Environment: ROUNDS (default 10; four times as many for overhead, whose rounds take less than a second); for gain and sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with
-256 it has one, as with large models on a GPU); for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a
-burst (default "4 16"); ENGINE_SECONDS.
+Environment: ROUNDS (default 10; overhead has four times as many, which take less than a second each); for gain and
+sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has one, as with large models on a GPU);
+for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a burst (default "4 16"); ENGINE_SECONDS.
 """
 
 from __future__ import annotations

@@ -113,7 +113,11 @@ class Processes:
 
     def __init__(self) -> None:
         self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
-        self.process = self._start()
+        try:
+            self.process = self._start()
+        except BaseException:  # also a signal's
+            self.log.unlink()
+            raise
         RUNNING.add(self)
 
     def _start(self) -> Any:
