@@ -16,9 +16,9 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 Prints a table. All engines of a measurement exist at the same time and work in turn, so the load of the machine affects
 all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a CPU.
 
-Environment: ROUNDS (default 5); for gain and sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with
-256 it has one, as with large models on a GPU); for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a
-burst (default "4 16"); ENGINE_SECONDS.
+Environment: ROUNDS (default 10; overhead has four times as many, which take less than a second each); for gain and
+sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has one, as with large models on a GPU);
+for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a burst (default "4 16"); ENGINE_SECONDS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from engines import BUILD, Engine, model, tokens  # noqa: E402
 
 from harness import ROOT, Agent  # noqa: E402
 
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = int(os.environ.get("ROUNDS", "10"))
 BLOCK = int(os.environ.get("BLOCK", "32"))
 PAGE, PAGE_TOKENS = 512 << 10, 256
 PAGES = int(os.environ.get("PAGES", "48"))
@@ -87,7 +87,8 @@ class Way:
 
     def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
         """extra: kv_connector_extra_config; None: stock engines, with a fixed part of the memory each."""
-        self.agent = Agent(pool=f"name=p0,backend=host,size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB,reserved=0")
+        size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
+        self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
         options.setdefault("kv_cache_memory_bytes", pages * PAGE // (count if extra is None else 1))
         directory = None if extra is None else self.agent.directory
@@ -141,7 +142,7 @@ def overhead() -> List[Row]:
 def measure_overhead(ways: Dict[str, Way]) -> List[Row]:
     rates: Dict[str, List[float]] = {name: [] for name in ways}
     used: Dict[str, List[float]] = {name: [] for name in ways}
-    for number in range(-1, ROUNDS):  # the first one warms up
+    for number in range(-1, 4 * ROUNDS):  # the first one warms up
         prompts = [tokens(1000 * number + each, 200) for each in range(32)]
         for name in in_turn(ways, number):
             engine = ways[name].engines[0]
@@ -245,7 +246,8 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
         for number in range(3 * ROUNDS):
             for name in in_turn(ways, number):
                 played[name].play(300 * load + number, load)
-                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {statistics.mean(played[name].times[-1]):.2f} s")
+                mean = statistics.mean(played[name].times[-1])
+                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {mean:.2f} s")
         what = f"mean time to the first token, bursts of {load}, ms"
         rows += [each.row(what, name, played["fixed halves"]) for name, each in played.items()]
     return rows
@@ -298,7 +300,7 @@ def table(rows: List[Row], described: str) -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
     return "\n".join(lines) + (
-        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with {ROUNDS} rounds, blocks of "
+        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with ROUNDS={ROUNDS}, blocks of "
         f"{BLOCK} tokens and, for times to the first token, {PAGES} pages of 512 KiB.\n"
     )
 

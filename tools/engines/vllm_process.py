@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import json
@@ -112,7 +113,11 @@ class Processes:
 
     def __init__(self) -> None:
         self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
-        self.process = self._start()
+        try:
+            self.process = self._start()
+        except BaseException:  # also a signal's
+            self.log.unlink()
+            raise
         RUNNING.add(self)
 
     def _start(self) -> Any:
@@ -173,7 +178,8 @@ class Processes:
         self.process.kill()  # it may not lead its session yet
         while running := self._running():
             for descriptor in running:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             for descriptor in running:
                 select.select([descriptor], [], [])
                 os.close(descriptor)
