@@ -106,7 +106,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
 	spill_status_fill(pool, status);
 	status->cleaning_pages = trust_cleaning(pool->trust);
-	status->reservation_pages = reservation_pages(pool)[0];
+	status->reservation_pages = reservation_pages(pool, false)[0];
 	return 0;
 }
 
@@ -194,13 +194,15 @@ int answer_clients(struct exchange *x)
 		const struct pool *pool = x->agent->pools[p];
 		const struct page_uses *uses;
 		const uint32_t *reserved;
+		bool continues;
 
 		if (only && pool != only)
 			continue;
-		uses = uses_of(pool, listing_continues(x->session, clients_listing(pool, request.first)));
+		continues = listing_continues(x->session, clients_listing(pool, request.first));
+		uses = uses_of(pool, continues);
 		if (!uses)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-		reserved = reservation_pages(pool);
+		reserved = reservation_pages(pool, continues);
 		for (uint32_t id = p == request.first >> 12 ? request.first & 0xfff : 0; id < POOL_SESSIONS; id++) {
 			if (!pool->sessions[id])
 				continue;

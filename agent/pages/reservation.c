@@ -248,12 +248,25 @@ int reservation_release(struct session *session, uint64_t id, uint32_t *pages)
 	return 0;
 }
 
-const uint32_t *reservation_pages(const struct pool *pool)
+static bool any_exists(const struct pool *pool)
+{
+	for (uint32_t index = 1; index < POOL_RESERVATIONS; index++)
+		if (id_of(pool, index))
+			return true;
+	return false;
+}
+
+const uint32_t *reservation_pages(const struct pool *pool, bool continues)
 {
 	static uint32_t pages[POOL_SESSIONS];
+	static const struct pool *counted;
+	bool any = any_exists(pool);
 
+	if (continues && counted == pool)
+		return pages;
+	counted = pool;
 	memset(pages, 0, sizeof(pages));
-	for (uint32_t page = 0; page < pool->page_count; page++) {
+	for (uint32_t page = 0; any && page < pool->page_count; page++) {
 		uint32_t index = atomic_load_explicit(&pool->ledger.pages[page].reservation, memory_order_relaxed);
 
 		if (!index || !id_of(pool, index) || !is_left(pool, index, page))

@@ -45,9 +45,10 @@ int reservation_release(struct session *session, uint64_t id, uint32_t *pages);
 
 /*
  * reservation_pages() - count the pages that are left in the reservations of each session, indexed by session; [0] is
- * the sum. The array is valid until the next call. Cost: a pass over the pages.
+ * the sum. With `continues`, the numbers may be those of the last call for this pool. The array is valid until the next
+ * call. Cost: a pass over the pages if there is a reservation and the pages are counted.
  */
-const uint32_t *reservation_pages(const struct pool *pool);
+const uint32_t *reservation_pages(const struct pool *pool, bool continues);
 /* reservations_tick() - end the reservations whose deadline has passed. */
 void reservations_tick(struct pool *pool);
 /* reservations_recover() - remove the records without a maker or pages. Call it after the journal was settled. */
