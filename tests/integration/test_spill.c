@@ -973,7 +973,7 @@ static void killed(const char *victim)
 	char text[256];
 
 	with_file("4MiB", "64MiB", text, sizeof(text));
-	/* Until the next agent or mover serves, nothing can be spilled: give a pin that waits for pages time for that. */
+	/* Nothing can be spilled until the next agent or mover serves: let pins wait for pages longer than that. */
 	start((const char *const[]){"--pool", text, CALM, "--set", "pins.timeout=1min", NULL});
 	pool = open_worker();
 	for (uint32_t i = 0; i < BLOCKS; i++)
