@@ -311,7 +311,7 @@ static void test_small_reservations(void **state)
 	uint64_t at[4];
 
 	(void)state;
-	options.address_bytes = 4 << 20; /* eight pages */
+	options.address_bytes = 8 * PAGE_BYTES;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 	for (int i = 0; i < 4; i++) {
 		at[i] = take(3, s);

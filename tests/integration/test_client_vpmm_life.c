@@ -135,7 +135,7 @@ static void test_environment(void **state)
 	}
 	setenv("GPOOL_VM_PAGE_SIZE", "786432", 1); /* one and a half handles */
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
-	setenv("GPOOL_VM_PAGE_SIZE", "1MiB", 1);
+	setenv("GPOOL_VM_PAGE_SIZE", TEST_SIZE_2_PAGES, 1);
 	for (size_t i = 0; i < sizeof(wrong_slack) / sizeof(*wrong_slack); i++) {
 		setenv("GPOOL_VM_SLACK", wrong_slack[i], 1);
 		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
@@ -143,7 +143,7 @@ static void test_environment(void **state)
 	}
 	setenv("GPOOL_VM_SLACK", "1000", 1);
 	setenv("GPOOL_VM_PAGES", "5", 1);
-	setenv("GPOOL_VM_VA_SIZE", "64M", 1);
+	setenv("GPOOL_VM_VA_SIZE", "64MiB", 1);
 	assert_int_equal(gpool_malloc_async(pool, 2 * PAGE_BYTES, streams[0], &address), 0);
 	unsetenv("GPOOL_VM_PAGE_SIZE");
 	unsetenv("GPOOL_VM_PAGES");
@@ -151,7 +151,7 @@ static void test_environment(void **state)
 	unsetenv("GPOOL_VM_SLACK");
 	assert_int_equal(totals().slack_percent, 1000);
 	assert_string_equal(dump(), "[+1][-4]");
-	assert_int_equal(totals().page_bytes, 1 << 20);
+	assert_int_equal(totals().page_bytes, 2 * PAGE_BYTES);
 	assert_int_equal(totals().reserved_bytes, 64 << 20);
 }
 

@@ -21,11 +21,13 @@
 #ifdef TEST_PAGES_4MB
 #define TEST_PAGE_BYTES (4096 << 10)
 #define TEST_PAGE_SIZE "4MB"
+#define TEST_SIZE_2_PAGES "8MB"
 #define TEST_SIZE_4_PAGES "16MB"
 #define TEST_SIZE_64_PAGES "256MB"
 #else
 #define TEST_PAGE_BYTES (512 << 10)
 #define TEST_PAGE_SIZE "512KB"
+#define TEST_SIZE_2_PAGES "1MB"
 #define TEST_SIZE_4_PAGES "2MB"
 #define TEST_SIZE_64_PAGES "32MB"
 #endif
