@@ -154,8 +154,8 @@ uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t ver
 /* object_place() - return the lowest unused record; 0: none. */
 uint32_t object_place(const struct pool *pool);
 /*
- * object_label() - return the value "name" of the metadata, for free(): at most 127 bytes, "" if there is none; NULL: no
- * memory. object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM.
+ * object_label() - return the value "name" of the metadata, for free(): at most 127 bytes, "" if there is none; NULL:
+ * no memory. object_take() - store a checked manifest and its descriptor. Return: 0, -ENOMEM.
  */
 char *object_label(const struct manifest *manifest);
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest);
@@ -206,7 +206,8 @@ bool object_leave(struct pool *pool, uint32_t number);
 /*
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an earlier
  * agent stored in its record, or from the uses before its last eviction. object_worth_evicted() - keep these uses when
- * an object is evicted, so that an adapter that is loaded again is not new. object_worth_learn() - update the worth from the pins; true: it has increased.
+ * an object is evicted, so that an adapter that is loaded again is not new. object_worth_learn() - update the worth
+ * from the pins; true: it has increased.
  * object_worth_reader() - adjust the count for a session that opens the object or is about to close it: pins that the
  * session counts while it does not have the object open are not uses. object_worth_key() - return the key of the order;
  * objects with lower keys are evicted first.

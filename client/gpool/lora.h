@@ -298,8 +298,8 @@ GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gp
  * If another engine has acquired it, its last release removes it.
  *
  * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async()),
- * -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE, -ECHILD. Threads: any. Cost: a request to the agent if the adapter is resident; the calls of other threads for the
- * adapters wait for it.
+ * -ENOENT (no such adapter), -EPERM, -ETIMEDOUT, -EPIPE, -ECHILD. Threads: any. Cost: a request to the agent if the
+ * adapter is resident; the calls of other threads for the adapters wait for it.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 

@@ -1,6 +1,6 @@
 /*
- * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora. The files are in
- * a folder, or in memory (memory_file.h).
+ * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora. The files are
+ * in a folder, or in memory (memory_file.h).
  *
  * Reading and packing the headers takes longer than copying the weights from host memory. The results of the first load
  * are therefore kept, and stay valid while stat(2) reports that the files have not changed.

@@ -7,7 +7,7 @@
 #ifndef GPOOL_CLIENT_LORA_MEMORY_FILE_H
 #define GPOOL_CLIENT_LORA_MEMORY_FILE_H
 
-#include "client/gpool/lora.h"
+#include "client/gpool.h"
 #include "client/lora/format/reason.h"
 
 /*
