@@ -109,7 +109,7 @@ VERB_PHRASE = (
     r"^(Acquire|Add|Allocate|Append|Attach|Begin|Call|Cancel|Close|Combine|Commit|Copy|Count|Create|Decommit|"
     r"Define|Delete|Describe|Destroy|Detach|End|Evict|Find|Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|"
     r"Map|Mark|Move|Name|Open|Permit|Pin|Preempt|Present|Publish|Queue|Raise|Read|Register|Release|Remove|"
-    r"Replace|Report|Reserve|Resume|Return|Set|Share|Signal|Start|Store|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
+    r"Replace|Report|Reserve|Restrict|Resume|Return|Set|Share|Signal|Start|Store|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
 )
 
 

@@ -52,11 +52,9 @@ static void strategies_print(const struct lora_tables *tables)
 			rate_of(law, &law->load.alone), law->load.alone.first_p50, law->load.alone.first_p99, 0.0, 0);
 	}
 	putchar('\n');
-	note("(bound): every adapter is always resident. No strategy has shorter times or more requests per second "
-	     "with "
-	     "these arrivals. bound of loads: no scheduler that ends each request as early needs fewer loads, even one "
-	     "that knows all requests in advance. cold: requests whose adapter was not resident when it was their "
-	     "turn.");
+	note("(bound): the scheduler with every adapter resident, so that no request waits for one. bound of loads: "
+	     "no scheduler that ends each request as early needs fewer loads, even one that knows all requests in "
+	     "advance. cold: requests whose adapter was not resident when it was their turn.");
 }
 
 static void floods_print(const struct lora_tables *tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 from typing import Any, NamedTuple, Tuple
 
-from ._dlpack import CPU, Managed, contiguous
+from ._dlpack import CPU, _Managed, contiguous
 from ._dtype import DType, dtype_of_code, dtype_of_typestr
 
 CUDA_HOST = 3
@@ -59,7 +59,7 @@ def _of_dlpack(array: Any, what: str) -> HostArray:
         raise ValueError(f"{what} is in the memory of device {index} of kind {int(kind)}; copy it to host memory first")
     capsule = array.__dlpack__()
     # The capsule is not consumed: its destructor ends the loan when it is garbage.
-    tensor = Managed.from_address(_capsule_pointer(capsule, b"dltensor")).tensor
+    tensor = _Managed.from_address(_capsule_pointer(capsule, b"dltensor")).tensor
     if tensor.lanes != 1:
         raise TypeError(f"{what} has elements of {tensor.lanes} lanes")
     shape = tuple(tensor.shape[: tensor.ndim])

@@ -42,7 +42,7 @@ class _Tensor(c.Structure):
     ]
 
 
-class Managed(c.Structure):
+class _Managed(c.Structure):
     """DLManagedTensor, before version 1"""
 
     _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p)]
@@ -79,7 +79,7 @@ class Loan:
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
-        kind: Any = _Versioned if versioned else Managed
+        kind: Any = _Versioned if versioned else _Managed
         dims = len(view.shape)
         place = _malloc(c.sizeof(_abi.gpool_loan) + c.sizeof(kind) + 2 * dims * 8)
         if not place:
