@@ -38,6 +38,7 @@ const char *gpool_strerror(int error)
 	case EBUSY: return "in use by queued GPU work, by another thread, or by another session";
 	case ECHILD:
 		return "called after fork(): the pool belongs to the parent process; open the pool in this process";
+	case ECONNRESET: return "the process of a cache of the group was lost";
 	case EDQUOT: return "the limit of the tenant or the quota of the session is reached";
 	case EFBIG: return "too large: more metadata than an object can have, or more tokens than a sequence can have";
 	case EEXIST: return "an adapter of this name is already registered";

@@ -329,8 +329,8 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 /*
  * gpool_kv_resume() - allocate the number of blocks that a preempted sequence had. None of them is shared.
  *
- * Their content is undefined or, with GPOOL_KV_ZERO, zero, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark remain
- * free, unless no other sequence is running.
+ * Their content is undefined or, with GPOOL_KV_ZERO, zero, unless gpool_kv_offload() preempted the sequence. The blocks
+ * of the watermark remain free, unless no other sequence is running.
  *
  * Return: as gpool_kv_allocate(), without -EFBIG and -EUSERS; -EALREADY (it is running), -EINVAL, -ESTALE; after
  * gpool_kv_offload() also these, and the sequence remains preempted:
@@ -482,9 +482,9 @@ struct gpool_kv_growth {
 	uint32_t most;          /* maximum number of sequences to preempt; 0: no limit */
 	/*
 	 * The policy: set *victim to the number of a running sequence of this cache that is to be preempted next.
-	 * 0: the one that gpool_kv_preempt() would select. `sequence` itself: none. A negative code ends the call, which
-	 * returns it. The cache is not locked meanwhile; gpool_kv_oom_info() returns the numbers of missing blocks.
-	 * NULL: always 0
+	 * 0: the one that gpool_kv_preempt() would select. `sequence` itself: none. A negative code ends the call,
+	 * which returns it. The cache is not locked meanwhile; gpool_kv_oom_info() returns the numbers of missing
+	 * blocks. NULL: always 0
 	 */
 	int (*choose)(void *context, uint64_t sequence, uint64_t *victim);
 	void *context;
@@ -509,16 +509,16 @@ GPOOL_ASSERT_SIZE(gpool_kv_growth, 32);
  * after an error. Other threads may take the memory of a preempted sequence before the call gets it.
  *
  * Return: the number of preempted sequences, or an error that leaves the sequence unchanged:
- *   -ENOSPC, -EDQUOT  still not enough: the policy or the order ended the preemptions, or `most` sequences are preempted
+ *   -ENOSPC, -EDQUOT  still not enough: the policy or the order ended the preemptions, or they reached `most`
  *   -EFBIG   also: more blocks than the cache or the pool has; no sequence is preempted
  *   -EINVAL  also: an unknown flag; victims without `most`; the policy's sequence is not running
  *   others   as gpool_kv_append() and gpool_kv_offload(), or the code of the policy
  *
- * Threads: any. Cost: as gpool_kv_append(); for each preempted sequence as gpool_kv_preempt() or gpool_kv_offload(), but
- * one fence for all.
+ * Threads: any. Cost: as gpool_kv_append(); for each preempted sequence as gpool_kv_preempt() or gpool_kv_offload(),
+ * but one fence for all.
  */
-GPOOL_API int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, const struct gpool_kv_growth *growth,
-	uint64_t *slot, uint64_t *victims);
+GPOOL_API int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens,
+	const struct gpool_kv_growth *growth, uint64_t *slot, uint64_t *victims);
 
 /* ---- tables and blocks ---- */
 
@@ -570,8 +570,8 @@ struct gpool_kv_pair {
  *
  * Return: 0, -EINVAL (a block does not meet these conditions, and no copy is queued; the cache's stream is closed),
  * -ENOMEM, -EIO, -ENODEV (a copy could not be queued; earlier copies may be queued), -ECHILD. Cost: one lock; for each
- * copy a comparison with up to 167 earlier ones; a launch for up to 168 runs of adjacent blocks that do not depend on one
- * another, or a copy for a single run. In a library without kernels, a copy for each run.
+ * copy a comparison with up to 167 earlier ones; a launch for up to 168 runs of adjacent blocks that do not depend on
+ * one another, or a copy for a single run. In a library without kernels, a copy for each run.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
@@ -587,8 +587,8 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * Return: the number of moved blocks, even if a later chunk could not be moved; or, if no block was moved, -EHOSTDOWN
  * (asleep), -ENOMEM, -EIO, -ENODEV (a copy could not be queued), -EINVAL (the cache's stream is closed),
  * -ECHILD.
- * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a launch for up to 168 runs of
- * blocks, as gpool_kv_copy_blocks().
+ * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a launch for up to 168 runs
+ * of blocks, as gpool_kv_copy_blocks().
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 
@@ -850,14 +850,14 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and all of
- * which the same sequences use. So a tree shows which texts have a common beginning, and who uses it now.
+ * A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and all
+ * of which the same sequences use. So a tree shows which texts have a common beginning, and who uses it now.
  */
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
 	uint64_t key[2];
-	uint32_t parent;   /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
-	uint32_t children; /* number of nodes among those returned that follow it */
+	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
+	uint32_t children;    /* number of nodes among those returned that follow it */
 	uint32_t first_token; /* number of tokens before it */
 	uint32_t blocks;
 	int32_t last_block; /* number of its last block */
@@ -958,11 +958,70 @@ GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *stats);
  * A sequence of a group has the number of its part in the first cache. gpool_kv_group_span() returns the numbers of the
  * other parts, for access to their tables. The caches may also have sequences that are not of the group. Only the
  * group's calls may change the parts of its sequences, and gpool_kv_group_preempt() replaces gpool_kv_preempt() for the
- * first cache. Destroy a group before its caches. Any thread may make calls.
+ * first cache. Destroy a group before its caches. Any thread may make calls. The caches may be in several processes
+ * (gpool_kv_group_create_members()).
  */
 struct gpool_kv_group;
 
 #define GPOOL_KV_GROUP_CACHES_MAX 16
+
+enum gpool_kv_verb {
+	GPOOL_KV_ORDER_DESCRIBE = 1,
+	GPOOL_KV_ORDER_CAN_ALLOCATE = 2,
+	GPOOL_KV_ORDER_OOM_INFO = 3,
+	GPOOL_KV_ORDER_ALLOCATE = 4,
+	GPOOL_KV_ORDER_APPEND = 5,
+	GPOOL_KV_ORDER_SLOT = 6,
+	GPOOL_KV_ORDER_FORK = 7,
+	GPOOL_KV_ORDER_FREE = 8,
+	GPOOL_KV_ORDER_PREEMPT = 9,
+	GPOOL_KV_ORDER_RESUME = 10,
+	GPOOL_KV_ORDER_INFO = 11
+};
+
+/*
+ * A call of a group for one of its caches, and the answer. It contains no addresses, so its bytes can be sent to
+ * another process of the same machine.
+ */
+struct gpool_kv_order {
+	uint32_t size; /* sizeof(struct gpool_kv_order) */
+	uint32_t verb; /* enum gpool_kv_verb */
+	int32_t result;
+	uint32_t tokens;
+	uint64_t sequence;
+	uint64_t slot;
+	uint32_t block_tokens, max_sequences;
+	struct gpool_kv_request request;
+	struct gpool_kv_need need;
+	struct gpool_kv_sequence_info info;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_order, 144);
+
+/*
+ * gpool_kv_execute() - execute an order of a group of another process in a cache of this process.
+ *
+ * @order: received from the group's process, and to be returned to it; any content is permitted
+ *
+ * Return: 0 (also if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
+ * version of the library), -ECHILD. Threads: any. Cost: as the call that was ordered.
+ */
+GPOOL_API int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order);
+
+/* A cache of a group. */
+struct gpool_kv_member {
+	uint32_t size; /* sizeof(struct gpool_kv_member) */
+	uint32_t reserved;
+	struct gpool_kv *cache; /* a cache of this process; NULL: `send` reaches it */
+	/*
+	 * Let a worker process pass the order to gpool_kv_execute(), and copy its bytes back to `order`. Return 0, or a
+	 * negative code if there is no answer. Afterwards, the group sends no order to this cache again, because it
+	 * does not know whether the last one was executed. It is called with a lock held, so it must not call the
+	 * group. Answers are checked before they are used
+	 */
+	int (*send)(void *context, struct gpool_kv_order *order);
+	void *context;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_member, 32);
 
 /*
  * gpool_kv_group_create() - create a group of 1 to 16 caches, of one or several pool handles.
@@ -974,6 +1033,22 @@ struct gpool_kv_group;
  */
 GPOOL_API int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
+
+/*
+ * gpool_kv_group_create_members() - create a group whose caches may be in other processes, such as the workers of an
+ * engine, which a scheduler process controls.
+ *
+ * @members: caches of this process or others
+ *
+ * The caches of other processes are then controlled by this group alone. If a worker process ends, or `send` fails,
+ * calls that need its cache return the code of `send`; sequences without tokens there can still be used. A sequence of
+ * which a part was appended when another part was lost can only be freed (-ECONNRESET).
+ *
+ * Return: as gpool_kv_group_create(), -EPROTO (an answer is not that of a cache), or the code of `send`. Cost: one
+ * order for each cache; each call of the group sends one order, or some, to each cache that it concerns.
+ */
+GPOOL_API int gpool_kv_group_create_members(
+	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
 
 /*
  * gpool_kv_group_destroy() - destroy a group and end its sequences. NULL is permitted.

@@ -1,11 +1,15 @@
 /*
- * group.c - sequences that extend over several caches, each of which has a range of the tokens. An operation applies to
- * all caches or to none.
+ * group.c - sequences that extend over several caches, of this process or others, each of which has a range of the
+ * tokens. An operation applies to all caches or to none.
  *
  * A sequence of a group consists of one sequence in the first cache and in each other cache that has tokens, or blocks
  * allocated in advance, of it. It has the number of its sequence in the first cache. An append first allocates new
  * sequences, which are freed if a later step fails. It then performs the only append to a cache that may fail, and
  * finally the others, for which blocks are available.
+ *
+ * A call for a cache is an order (struct gpool_kv_order), which gpool_kv_execute() executes in the cache's process. If
+ * an order for a cache of another process could not be delivered, it is not known whether it was executed, and no
+ * further order is sent there.
  */
 #include "client/kv/kv.h"
 
@@ -14,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMBERS_MAX = GPOOL_KV_GROUP_CACHES_MAX };
+enum { MEMBERS_MAX = GPOOL_KV_GROUP_CACHES_MAX, SEQUENCES_MAX = 65536 };
 
 struct group_row {
 	uint64_t members[MEMBERS_MAX]; /* [caches] 0: none */
@@ -22,16 +26,157 @@ struct group_row {
 	uint32_t priority;
 	uint32_t tokens;
 	bool preempted;
+	bool torn; /* a process was lost when some caches had already appended: the sequence can only be freed */
+};
+
+struct group_member {
+	struct gpool_kv *cache; /* NULL: in another process */
+	int (*send)(void *context, struct gpool_kv_order *order);
+	void *context;
+	uint32_t block_tokens;
+	uint32_t max_tokens;
+	int broken; /* the code of send() when an order was lost; protected by the group's lock */
 };
 
 struct gpool_kv_group {
-	struct gpool_kv *caches[MEMBERS_MAX];
+	struct group_member members[MEMBERS_MAX];
 	uint32_t count;
 	uint32_t range_tokens;
+	uint32_t max_sequences; /* of the first cache */
 	pthread_mutex_t lock;   /* protects all fields below; acquired before the locks of the caches */
 	uint32_t refused;       /* index of the cache that caused the last failure */
-	struct group_row *rows; /* [max_sequences of the first cache] */
+	struct group_row *rows; /* [max_sequences] */
 };
+
+/* ---- orders ---- */
+
+/* Return the slot of a token; 0: the sequence does not have it. */
+static uint64_t slot_of(struct gpool_kv *kv, uint64_t sequence, uint32_t token)
+{
+	const int32_t *blocks;
+	uint32_t count, tokens = kv->shape.block_tokens;
+
+	if (gpool_kv_table(kv, sequence, &blocks, &count) || token / tokens >= count)
+		return 0;
+	return (uint64_t)(uint32_t)blocks[token / tokens] * tokens + token % tokens;
+}
+
+static int order_do(struct gpool_kv *kv, struct gpool_kv_order *order)
+{
+	switch (order->verb) {
+	case GPOOL_KV_ORDER_DESCRIBE:
+		order->tokens = kv->columns << kv->token_shift;
+		order->block_tokens = kv->shape.block_tokens;
+		order->max_sequences = kv->max_sequences;
+		return 0;
+	case GPOOL_KV_ORDER_CAN_ALLOCATE: return gpool_kv_can_allocate(kv, order->tokens, &order->need);
+	case GPOOL_KV_ORDER_OOM_INFO: return gpool_kv_oom_info(kv, &order->need);
+	case GPOOL_KV_ORDER_ALLOCATE: return gpool_kv_allocate(kv, &order->request, &order->sequence);
+	case GPOOL_KV_ORDER_APPEND: return gpool_kv_append(kv, order->sequence, order->tokens, &order->slot);
+	case GPOOL_KV_ORDER_SLOT: order->slot = slot_of(kv, order->sequence, order->tokens); return 0;
+	case GPOOL_KV_ORDER_FORK: return gpool_kv_fork(kv, order->sequence, &order->sequence);
+	case GPOOL_KV_ORDER_FREE: return gpool_kv_free(kv, order->sequence);
+	case GPOOL_KV_ORDER_PREEMPT: return gpool_kv_preempt(kv, order->sequence, &order->sequence);
+	case GPOOL_KV_ORDER_RESUME: return gpool_kv_resume(kv, order->sequence);
+	case GPOOL_KV_ORDER_INFO: return gpool_kv_sequence_info(kv, order->sequence, &order->info);
+	default: return fail(-EINVAL, "the order has the unknown verb %u", order->verb);
+	}
+}
+
+int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
+{
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (order->size != sizeof(*order))
+		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes",
+			order->size, sizeof(*order));
+	order->request.size = sizeof(order->request);
+	order->need.size = sizeof(order->need);
+	order->info.size = sizeof(order->info);
+	order->result = order_do(kv, order);
+	return 0;
+}
+
+/* Return the largest result that the call of an order can have. */
+static int32_t most_of(const struct gpool_kv_order *order)
+{
+	return order->verb == GPOOL_KV_ORDER_PREEMPT         ? INT32_MAX
+		: order->verb == GPOOL_KV_ORDER_CAN_ALLOCATE ? GPOOL_KV_NEVER
+							     : 0;
+}
+
+/* Execute an order in a cache. Return its result, or the code of send(). */
+static int member_do(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_order *order)
+{
+	struct group_member *to = &group->members[member];
+	int32_t most = most_of(order);
+	int error;
+
+	order->size = sizeof(*order);
+	if (to->broken)
+		return fail(to->broken, "cache %u of the group cannot be reached any more", member);
+	error = to->cache ? gpool_kv_execute(to->cache, order) : to->send(to->context, order);
+	if (!error && !to->cache && order->result < 0)
+		return fail(order->result, "cache %u of the group, in another process, returned the error", member);
+	if (!error && order->result <= most)
+		return order->result;
+	error = !error ? -EPROTO : error < 0 ? error : -ECONNRESET;
+	if (!to->cache)
+		to->broken = error;
+	return error;
+}
+
+static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpool_kv_verb verb, uint64_t sequence)
+{
+	struct gpool_kv_order order = {.verb = verb, .sequence = sequence};
+
+	return member_do(group, member, &order);
+}
+
+/*
+ * Read the number of a new sequence from an order. A process may send any number; those of the first cache have the
+ * index of a row.
+ */
+static int number_read(
+	struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_order *order, uint64_t *number)
+{
+	if (!(order->sequence >> 32) || (!member && (uint32_t)order->sequence >= group->max_sequences)) {
+		group->members[member].broken = -EPROTO;
+		return fail(-EPROTO, "cache %u returned 0x%llx, which is not a sequence", member,
+			(unsigned long long)order->sequence);
+	}
+	*number = order->sequence;
+	return 0;
+}
+
+/* An error leaves *number unchanged. */
+static int member_allocate(
+	struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_request *request, uint64_t *number)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_ALLOCATE, .request = *request};
+	int error = member_do(group, member, &order);
+
+	return error ? error : number_read(group, member, &order, number);
+}
+
+static int member_fork(struct gpool_kv_group *group, uint32_t member, uint64_t sequence, uint64_t *number)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_FORK, .sequence = sequence};
+	int error = member_do(group, member, &order);
+
+	return error ? error : number_read(group, member, &order, number);
+}
+
+static int member_info(
+	struct gpool_kv_group *group, uint32_t member, uint64_t sequence, struct gpool_kv_sequence_info *info)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_INFO, .sequence = sequence};
+	int error = member_do(group, member, &order);
+
+	if (!error)
+		*info = order.info;
+	return error;
+}
 
 /* ---- token ranges ---- */
 
@@ -47,7 +192,7 @@ static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struc
 {
 	uint32_t index = (uint32_t)sequence;
 
-	if (!(sequence >> 32) || index >= group->caches[0]->max_sequences)
+	if (!(sequence >> 32) || index >= group->max_sequences)
 		return fail(-EINVAL, "0x%llx is not a sequence of this group", (unsigned long long)sequence);
 	*row = &group->rows[index];
 	return (*row)->members[0] == sequence
@@ -55,58 +200,114 @@ static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struc
 		: fail(-ESTALE, "sequence 0x%llx of the group has ended", (unsigned long long)sequence);
 }
 
+static int fail_torn(uint64_t sequence)
+{
+	return fail(-ECONNRESET, "a part of sequence 0x%llx of the group was lost with its process; free the sequence",
+		(unsigned long long)sequence);
+}
+
+/* A group without a cache of this process cannot know that it is used after fork(). */
 static bool alive(const struct gpool_kv_group *group)
 {
-	return group->caches[0]->pool->alive;
+	for (uint32_t i = 0; i < group->count; i++)
+		if (group->members[i].cache)
+			return group->members[i].cache->pool->alive;
+	return true;
 }
 
 /* ---- create and destroy ---- */
 
-static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens)
+static int count_check(uint32_t count)
 {
-	if (!count || count > MEMBERS_MAX)
-		return fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
-	for (uint32_t i = 0; i < count; i++) {
-		if (!caches[i])
-			return fail(-EINVAL, "cache %u is NULL", i);
-		if (!range_tokens || range_tokens % caches[i]->shape.block_tokens)
+	return count && count <= MEMBERS_MAX
+		? 0
+		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+}
+
+/* Read what a cache is like. Return: 0, -EINVAL, or the code of send(). */
+static int member_open(struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_member *given)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_DESCRIBE};
+	struct group_member *made = &group->members[member];
+	int error;
+
+	if (given->size != sizeof(*given))
+		return fail_size(given->size);
+	if (!given->cache == !given->send)
+		return fail(
+			-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
+	*made = (struct group_member){.cache = given->cache, .send = given->send, .context = given->context};
+	error = member_do(group, member, &order);
+	if (error)
+		return error;
+	made->block_tokens = order.block_tokens;
+	made->max_tokens = order.tokens;
+	if (!member)
+		group->max_sequences = order.max_sequences;
+	for (uint32_t other = 0; other < member && given->cache; other++)
+		if (group->members[other].cache == given->cache)
+			return fail(-EINVAL, "caches %u and %u are the same", other, member);
+	return !order.block_tokens || !order.max_sequences || order.max_sequences > SEQUENCES_MAX
+		? fail(-EPROTO, "cache %u has %u sequences of blocks of %u tokens, which no cache has", member,
+			  order.max_sequences, order.block_tokens)
+		: 0;
+}
+
+static int range_check(const struct gpool_kv_group *group)
+{
+	for (uint32_t i = 0; i < group->count; i++) {
+		const struct group_member *member = &group->members[i];
+
+		if (!group->range_tokens || group->range_tokens % member->block_tokens)
 			return fail(-EINVAL,
 				"range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u",
-				range_tokens, caches[i]->shape.block_tokens, i);
-		if (i + 1 < count && range_tokens > (uint64_t)caches[i]->columns << caches[i]->token_shift)
+				group->range_tokens, member->block_tokens, i);
+		if (i + 1 < group->count && group->range_tokens > member->max_tokens)
 			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u can have at most %u tokens",
-				range_tokens, i, caches[i]->columns << caches[i]->token_shift);
-		for (uint32_t other = 0; other < i; other++)
-			if (caches[other] == caches[i])
-				return fail(-EINVAL, "caches %u and %u are the same", other, i);
+				group->range_tokens, i, member->max_tokens);
 	}
+	return 0;
+}
+
+int gpool_kv_group_create_members(
+	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
+{
+	struct gpool_kv_group *made;
+	int error = count_check(count);
+
+	if (error)
+		return error;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	made->count = count;
+	made->range_tokens = range_tokens;
+	for (uint32_t i = 0; i < count && !error; i++)
+		error = member_open(made, i, &members[i]);
+	if (!error)
+		error = range_check(made);
+	if (!error)
+		made->rows = calloc(made->max_sequences, sizeof(*made->rows));
+	if (error || !made->rows) {
+		free(made);
+		return error ? error : -ENOMEM;
+	}
+	pthread_mutex_init(&made->lock, NULL);
+	*group = made;
 	return 0;
 }
 
 int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
-	struct gpool_kv_group *made;
-	int error = caches_check(caches, count, range_tokens);
+	struct gpool_kv_member members[MEMBERS_MAX];
+	int error = count_check(count);
 
 	if (error)
 		return error;
-	if (!caches[0]->pool->alive)
-		return -ECHILD;
-	made = calloc(1, sizeof(*made));
-	if (!made)
-		return -ENOMEM;
-	made->rows = calloc(caches[0]->max_sequences, sizeof(*made->rows));
-	if (!made->rows) {
-		free(made);
-		return -ENOMEM;
-	}
-	memcpy(made->caches, caches, count * sizeof(*caches));
-	made->count = count;
-	made->range_tokens = range_tokens;
-	pthread_mutex_init(&made->lock, NULL);
-	*group = made;
-	return 0;
+	for (uint32_t i = 0; i < count; i++)
+		members[i] = (struct gpool_kv_member){.size = sizeof(*members), .cache = caches[i]};
+	return gpool_kv_group_create_members(members, count, range_tokens, group);
 }
 
 void gpool_kv_group_destroy(struct gpool_kv_group *group)
@@ -114,10 +315,10 @@ void gpool_kv_group_destroy(struct gpool_kv_group *group)
 	if (!group)
 		return;
 	if (alive(group))
-		for (uint32_t row = 0; row < group->caches[0]->max_sequences; row++)
+		for (uint32_t row = 0; row < group->max_sequences; row++)
 			for (uint32_t i = 0; i < group->count; i++)
 				if (group->rows[row].members[i])
-					gpool_kv_free(group->caches[i], group->rows[row].members[i]);
+					member_order(group, i, GPOOL_KV_ORDER_FREE, group->rows[row].members[i]);
 	pthread_mutex_destroy(&group->lock);
 	free(group->rows);
 	free(group);
@@ -128,39 +329,43 @@ void gpool_kv_group_destroy(struct gpool_kv_group *group)
 int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need)
 {
-	int worst = -1;
-
-	for (uint32_t i = 0; i < group->count && (!i || share(group, tokens, i)); i++) {
-		struct gpool_kv_need found = {.size = sizeof(found)};
-		int result, error;
-
-		result = gpool_kv_can_allocate(group->caches[i], share(group, tokens, i), &found);
-		if (result < 0)
-			return result;
-		if (result <= worst)
-			continue;
-		worst = result;
-		error = need ? copy_struct(need, &found, sizeof(found)) : 0;
-		if (error)
-			return error;
-		if (member)
-			*member = i;
-	}
-	return worst;
-}
-
-int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need)
-{
-	uint32_t refused;
+	struct gpool_kv_need found = {.needed_blocks = 0};
+	int worst = -1, error = 0;
 
 	if (!alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	refused = group->refused;
+	for (uint32_t i = 0; i < group->count && (!i || share(group, tokens, i)) && !error; i++) {
+		struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_CAN_ALLOCATE, .tokens = share(group, tokens, i)};
+		int result = member_do(group, i, &order);
+
+		error = result < 0 ? result : 0;
+		if (error || result <= worst)
+			continue;
+		worst = result;
+		found = order.need;
+		if (member)
+			*member = i;
+	}
 	pthread_mutex_unlock(&group->lock);
+	if (!error && need)
+		error = copy_struct(need, &found, sizeof(found));
+	return error ? error : worst;
+}
+
+int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_OOM_INFO};
+	int error;
+
+	if (!alive(group))
+		return -ECHILD;
+	pthread_mutex_lock(&group->lock);
 	if (member)
-		*member = refused;
-	return gpool_kv_oom_info(group->caches[refused], need);
+		*member = group->refused;
+	error = member_do(group, group->refused, &order);
+	pthread_mutex_unlock(&group->lock);
+	return error ? error : copy_struct(need, &order.need, sizeof(order.need));
 }
 
 /* ---- all or none; the callers hold the lock ---- */
@@ -175,7 +380,7 @@ static void members_free(struct gpool_kv_group *group, const uint64_t *members)
 {
 	for (uint32_t i = 0; i < group->count; i++)
 		if (members[i])
-			gpool_kv_free(group->caches[i], members[i]);
+			member_order(group, i, GPOOL_KV_ORDER_FREE, members[i]);
 }
 
 static int allocate(struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *members)
@@ -188,7 +393,7 @@ static int allocate(struct gpool_kv_group *group, const struct gpool_kv_request 
 		part.estimated_tokens = share(group, request->estimated_tokens, i);
 		if (i && !part.tokens && !part.estimated_tokens)
 			continue;
-		error = gpool_kv_allocate(group->caches[i], &part, &members[i]);
+		error = member_allocate(group, i, &part, &members[i]);
 		if (error) {
 			members[i] = 0;
 			members_free(group, members);
@@ -201,7 +406,7 @@ static int allocate(struct gpool_kv_group *group, const struct gpool_kv_request 
 static int fork_all(struct gpool_kv_group *group, const struct group_row *row, uint64_t *members)
 {
 	for (uint32_t i = 0; i < group->count; i++) {
-		int error = row->members[i] ? gpool_kv_fork(group->caches[i], row->members[i], &members[i]) : 0;
+		int error = row->members[i] ? member_fork(group, i, row->members[i], &members[i]) : 0;
 
 		if (error) {
 			members[i] = 0;
@@ -222,12 +427,12 @@ static bool is_continued(const struct gpool_kv_group *group, const struct group_
 }
 
 /* Return true if the sequence has a member in this cache with blocks for the tokens, allocated in advance. */
-static bool has_room(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
+static bool has_room(struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
 {
 	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	return row->members[member] &&
-		gpool_kv_sequence_info(group->caches[member], row->members[member], &info) == 0 && info.room >= tokens;
+	return row->members[member] && member_info(group, member, row->members[member], &info) == 0 &&
+		info.room >= tokens;
 }
 
 /* Allocate sequences in the caches that get their first tokens, unless blocks were allocated in advance. */
@@ -243,7 +448,7 @@ static int extend(struct gpool_kv_group *group, const struct group_row *row, uin
 		request.owner_id = row->owner_id;
 		if (!request.tokens || is_continued(group, row, i) || has_room(group, row, i, request.tokens))
 			continue;
-		error = gpool_kv_allocate(group->caches[i], &request, &fresh[i]);
+		error = member_allocate(group, i, &request, &fresh[i]);
 		if (error) {
 			fresh[i] = 0;
 			members_free(group, fresh);
@@ -253,19 +458,11 @@ static int extend(struct gpool_kv_group *group, const struct group_row *row, uin
 	return 0;
 }
 
-static uint64_t slot_of(const struct gpool_kv *kv, uint64_t sequence, uint32_t token)
-{
-	const int32_t *blocks;
-	uint32_t count, tokens = kv->shape.block_tokens;
-
-	if (gpool_kv_table((struct gpool_kv *)(uintptr_t)kv, sequence, &blocks, &count) || token / tokens >= count)
-		return 0;
-	return (uint64_t)(uint32_t)blocks[token / tokens] * tokens + token % tokens;
-}
-
 static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t tokens)
 {
 	uint64_t fresh[MEMBERS_MAX] = {0};
+	struct gpool_kv_order order;
+	uint32_t appended = 0;
 	int error = extend(group, row, tokens, fresh);
 
 	/*
@@ -278,10 +475,14 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 
 			if (!more || fresh[i] || is_continued(group, row, i) == (sure == 1))
 				continue;
-			error = gpool_kv_append(group->caches[i], row->members[i], more, NULL);
+			order = (struct gpool_kv_order){
+				.verb = GPOOL_KV_ORDER_APPEND, .sequence = row->members[i], .tokens = more};
+			error = member_do(group, i, &order);
+			appended += !error;
 			if (error) {
 				members_free(group, fresh);
 				refuse(group, i, error);
+				row->torn = appended;
 			}
 		}
 	if (error)
@@ -290,7 +491,7 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 		if (!fresh[i])
 			continue;
 		if (row->members[i])
-			gpool_kv_free(group->caches[i], row->members[i]);
+			member_order(group, i, GPOOL_KV_ORDER_FREE, row->members[i]);
 		row->members[i] = fresh[i];
 	}
 	row->tokens += tokens;
@@ -334,6 +535,8 @@ int gpool_kv_group_append(
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
 	error = tokens ? row_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0");
+	if (!error && row->torn)
+		error = fail_torn(sequence);
 	if (!error && row->preempted)
 		error = fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)sequence);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
@@ -346,8 +549,13 @@ int gpool_kv_group_append(
 	}
 	if (!error && member)
 		*member = at;
-	if (!error && slot)
-		*slot = slot_of(group->caches[at], row->members[at], first - at * group->range_tokens);
+	if (!error && slot) {
+		struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_SLOT,
+			.sequence = row->members[at],
+			.tokens = first - at * group->range_tokens};
+
+		*slot = member_do(group, at, &order) ? 0 : order.slot;
+	}
 	pthread_mutex_unlock(&group->lock);
 	return error;
 }
@@ -362,6 +570,8 @@ int gpool_kv_group_fork(struct gpool_kv_group *group, uint64_t sequence, uint64_
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
 	error = row_find(group, sequence, &row);
+	if (!error && row->torn)
+		error = fail_torn(sequence);
 	if (!error)
 		error = fork_all(group, row, members);
 	if (!error) {
@@ -395,12 +605,12 @@ int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence)
 /* ---- preemption ---- */
 
 /* Preempt the members of the sequence in the caches 1 to `end` - 1. */
-static int members_preempt(const struct gpool_kv_group *group, const struct group_row *row, uint32_t end)
+static int members_preempt(struct gpool_kv_group *group, const struct group_row *row, uint32_t end)
 {
 	int freed = 0;
 
 	for (uint32_t i = 1; i < end; i++) {
-		int result = row->members[i] ? gpool_kv_preempt(group->caches[i], row->members[i], NULL) : 0;
+		int result = row->members[i] ? member_order(group, i, GPOOL_KV_ORDER_PREEMPT, row->members[i]) : 0;
 
 		freed += result > 0 ? result : 0;
 	}
@@ -409,6 +619,7 @@ static int members_preempt(const struct gpool_kv_group *group, const struct grou
 
 int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint64_t *victim)
 {
+	struct gpool_kv_order order;
 	struct group_row *row;
 	int result;
 
@@ -416,9 +627,11 @@ int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
 	result = sequence ? row_find(group, sequence, &row) : 0;
+	order = (struct gpool_kv_order){.verb = GPOOL_KV_ORDER_PREEMPT, .sequence = sequence};
 	if (!result)
-		result = gpool_kv_preempt(group->caches[0], sequence, &sequence);
+		result = member_do(group, 0, &order);
 	if (result >= 0) {
+		sequence = order.sequence;
 		/* A sequence that was not allocated through the group has blocks only in the first cache. */
 		if (!row_find(group, sequence, &row)) {
 			result += members_preempt(group, row, group->count);
@@ -441,12 +654,12 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 	pthread_mutex_lock(&group->lock);
 	error = row_find(group, sequence, &row);
 	for (uint32_t i = 0; i < group->count && !error; i++) {
-		error = row->members[i] ? gpool_kv_resume(group->caches[i], row->members[i]) : 0;
+		error = row->members[i] ? member_order(group, i, GPOOL_KV_ORDER_RESUME, row->members[i]) : 0;
 		if (!error)
 			continue;
 		refuse(group, i, error);
 		if (i) {
-			gpool_kv_preempt(group->caches[0], sequence, NULL);
+			member_order(group, 0, GPOOL_KV_ORDER_PREEMPT, sequence);
 			members_preempt(group, row, i);
 		}
 	}
@@ -475,7 +688,7 @@ int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_
 		found.sequence = row->members[member];
 		found.first_token = member * group->range_tokens;
 		if (found.sequence)
-			error = gpool_kv_sequence_info(group->caches[member], found.sequence, &info);
+			error = member_info(group, member, found.sequence, &info);
 		found.tokens = info.tokens;
 		found.blocks = info.blocks;
 	}

@@ -76,6 +76,9 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_layout, table_address), 40);
 	assert_int_equal(sizeof(struct gpool_kv_need), 24);
 	assert_int_equal(sizeof(struct gpool_kv_growth), 32);
+	assert_int_equal(sizeof(struct gpool_kv_order), 144);
+	assert_int_equal(offsetof(struct gpool_kv_order, info), 96);
+	assert_int_equal(sizeof(struct gpool_kv_member), 32);
 	assert_int_equal(offsetof(struct gpool_kv_growth, choose), 16);
 	assert_int_equal(sizeof(struct gpool_kv_request), 32);
 	assert_int_equal(offsetof(struct gpool_kv_request, priority), 16);

@@ -98,7 +98,8 @@ static void test_kv_grow(void **state)
 	sequence = allocated(16 * BLOCK_TOKENS, 0, 1);
 	allocated(16 * BLOCK_TOKENS, 0, 0);
 	settle();
-	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL), "one sequence is preempted, and a page is no longer used",
+	CALLS(gpool_kv_grow(kv, sequence, 1, NULL, NULL, NULL),
+		"one sequence is preempted, and a page is no longer used",
 		"cuStreamIsCapturing 2, cuStreamWriteValue64, 1 frame");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -300,6 +301,8 @@ static void test_kv_group(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv_need need = {.size = sizeof(need)};
 	struct gpool_kv_span span = {.size = sizeof(span)};
+	struct gpool_kv_order order = {.size = sizeof(order), .verb = GPOOL_KV_ORDER_DESCRIBE};
+	struct gpool_kv_member one = {.size = sizeof(one)};
 	struct gpool_kv_group *group;
 	struct gpool_kv *caches[2];
 	uint64_t sequence, child, victim, slot;
@@ -311,6 +314,11 @@ static void test_kv_group(void **state)
 		options = small_options(32);
 		assert_int_equal(gpool_kv_create(worker, &options, &caches[i]), 0);
 	}
+	one.cache = caches[0];
+	NEVER(gpool_kv_group_create_members(&one, 1, 8 * BLOCK_TOKENS, &group));
+	gpool_kv_group_destroy(group);
+	CALLS(gpool_kv_execute(caches[0], &order), "steady", "");
+	UNMEASURED(gpool_kv_execute, "otherwise", "as the call that is ordered");
 	NEVER(gpool_kv_group_create(caches, 2, 8 * BLOCK_TOKENS, &group));
 	CALLS(gpool_kv_group_can_allocate(group, 4, &member, &need), "steady", "");
 	NEVER(gpool_kv_group_oom_info(group, &member, &need));

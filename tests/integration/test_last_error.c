@@ -552,11 +552,16 @@ static void test_groups_of_caches(void **state)
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv *caches[] = {make_cache(0), make_cache(0)}, *twice[] = {caches[0], caches[0]};
 	struct gpool_kv_need need = {.size = 1};
+	struct gpool_kv_member member = {.size = sizeof(member)};
+	struct gpool_kv_order order = {.size = 0};
 	struct gpool_kv_group *group;
 	struct gpool_kv_span span;
 	uint64_t sequence, child;
 
 	(void)state;
+	SAYS(gpool_kv_group_create_members(&member, 1, 16, &group), -EINVAL, "cache 0 is NULL");
+	SAYS(gpool_kv_execute(caches[0], &order), -EPROTO,
+		"the order has 0 bytes; this version of the library has orders of ");
 	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group must have 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
 	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,

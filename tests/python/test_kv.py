@@ -425,6 +425,43 @@ class Groups(CacheTest):
                     gpool.KvGroup(caches, tokens)
             self.assertEqual(one.handle.calls, 0)
 
+    def test_caches_of_other_processes(self) -> None:
+        with self.cache() as one, self.cache() as two:
+            broken = False
+            orders: List[bytes] = []
+
+            def send(order: bytes) -> bytes:
+                orders.append(order)
+                if broken:
+                    raise ConnectionResetError
+                return two.execute(order)
+
+            with gpool.KvGroup([one, send], 32) as group:
+                sequence = group.allocate(40)
+                part = group.span(sequence, 1)
+                self.assertEqual(part[:3], (32, 8, 1))
+                self.assertEqual(group.append(sequence), (1, two.table(part.sequence)[0] * BLOCK_TOKENS + 8))
+                self.assertEqual(two.stats().running, 1)
+                broken = True
+                with self.assertRaises(gpool.Error) as caught:
+                    group.append(sequence)
+                self.assertEqual(caught.exception.errno, errno.ECONNRESET)
+                self.assertIsInstance(group.failures[0], ConnectionResetError)
+                before = len(orders)
+                with self.assertRaises(gpool.Error):
+                    group.fork(sequence)
+                self.assertEqual(len(orders), before)
+                group.free(sequence)
+                self.assertEqual(one.stats().running, 0)
+            broken = False
+            with gpool.KvGroup([send], 32) as group:
+                group.free(group.allocate(1))
+            self.assertRaises(ValueError, two.execute, b"order")
+            with self.assertRaises(gpool.Error) as caught:
+                two.execute(bytes(len(orders[0])))
+            self.assertEqual(caught.exception.errno, errno.EPROTO)
+            two.free(part.sequence)
+
     def test_a_pool_ends_its_groups(self) -> None:
         pool = self.agent.pool()
         stream = pool.stream()

@@ -596,6 +596,18 @@ class KvCache(Closing):
         """
         return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
 
+    def execute(self, order: bytes) -> bytes:
+        """Return the answer to an order of a KvGroup of another process, after the call that it orders.
+
+        order: any bytes are permitted. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
+        version of the library. Errors of the call that was ordered are in the answer.
+        """
+        if len(order) != ctypes.sizeof(_abi.gpool_kv_order):
+            raise ValueError(f"an order has {ctypes.sizeof(_abi.gpool_kv_order)} bytes, not {len(order)}")
+        filled = _abi.gpool_kv_order.from_buffer_copy(order)
+        self._call(library().gpool_kv_execute, ctypes.byref(filled), what="execute an order")
+        return bytes(filled)
+
     def stats(self) -> KvStats:
         """Return the statistics of the cache. Cost: proportional to the number of sequences."""
         stats: KvStats = self._read(_abi.gpool_kv_stats, library().gpool_kv_stats, KvStats)

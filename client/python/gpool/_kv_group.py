@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Sequence, Tuple
+import errno
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple, Union
 
 from . import _abi
 from ._errors import check
@@ -24,6 +25,10 @@ class KvSpan(NamedTuple):
     """number in this cache; 0: no part yet"""
 
 
+SEND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_abi.gpool_kv_order))
+"""type of the function that reaches a cache of another process"""
+
+
 class KvGroup(Closing):
     """A group of 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement. The first
     `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining ones in the
@@ -33,32 +38,40 @@ class KvGroup(Closing):
     cache; span() returns those of the others. Parts are changed by the group's calls alone. The caches cannot be closed
     before the group; closing their pool ends it.
 
+    A cache may be in another process: it is then given as a function that sends an order, some bytes, to this process,
+    where KvCache.execute() executes it, and returns the bytes of the answer. If the function raises an exception, the
+    call that needs the cache raises Error with ECONNRESET, and so do all later ones; `failures` has the exceptions. The
+    function must not call the group.
+
     Calls raise as those of KvCache.
     Threads: any.
     """
 
-    def __init__(self, caches: Sequence[KvCache], range_tokens: int) -> None:
+    def __init__(self, caches: Sequence[Union[KvCache, Callable[[bytes], bytes]]], range_tokens: int) -> None:
         """Create a group. range_tokens: tokens in each cache but the last.
 
         Raises Error with EINVAL: the number of caches, one of them twice, or range_tokens; ENOMEM.
         """
-        self.caches: Tuple[KvCache, ...] = tuple(caches)
+        self.caches: Tuple[KvCache, ...] = tuple(cache for cache in caches if isinstance(cache, KvCache))
+        """those of this process"""
+        self.failures: List[BaseException] = []
+        self._sends: List[Any] = []  # functions that the library calls
         self._entered = 0
         pointer = ctypes.c_void_p()
         try:
             for cache in self.caches:
                 cache.handle.__enter__()
                 self._entered += 1
-            pointers = (ctypes.c_void_p * len(self.caches))(*(_pointer(cache) for cache in self.caches))
+            members = (_abi.gpool_kv_member * len(caches))(*map(self._member, caches))
             check(
-                library().gpool_kv_group_create(pointers, len(self.caches), range_tokens, ctypes.byref(pointer)),
-                f"create a group of {len(self.caches)} KV caches",
+                library().gpool_kv_group_create_members(members, len(caches), range_tokens, ctypes.byref(pointer)),
+                f"create a group of {len(caches)} KV caches",
             )
         except BaseException:
             self._leave()
             raise
         assert pointer.value
-        self.handle = Handle(pointer.value, "a KV group", self.caches[0].handle)
+        self.handle = Handle(pointer.value, "a KV group", self.caches[0].handle if self.caches else None)
         for cache in self.caches:
             cache.groups.add(self)
 
@@ -67,6 +80,29 @@ class KvGroup(Closing):
         if self._entered and not self.handle.forked and not self.handle.closed:
             self.handle.close(library().gpool_kv_group_destroy)
             self._leave()
+
+    def _member(self, cache: Union[KvCache, Callable[[bytes], bytes]]) -> _abi.gpool_kv_member:
+        member = _abi.gpool_kv_member(size=ctypes.sizeof(_abi.gpool_kv_member))
+        if isinstance(cache, KvCache):
+            member.cache = _pointer(cache)
+            return member
+        send = cache
+
+        def call(_context: Any, order: Any) -> int:
+            size = ctypes.sizeof(_abi.gpool_kv_order)
+            try:
+                answer = send(ctypes.string_at(order, size))
+                if len(answer) != size:
+                    raise ValueError(f"the answer has {len(answer)} bytes; it must have {size}")
+                ctypes.memmove(order, answer, size)
+                return 0
+            except BaseException as exception:  # ctypes would print it
+                self.failures.append(exception)
+                return -errno.ECONNRESET
+
+        self._sends.append(SEND(call))
+        member.send = self._sends[-1]
+        return member
 
     def _leave(self) -> None:
         while self._entered:
