@@ -3,7 +3,8 @@
  * libgpool. The callers hold the cache's lock.
  *
  * Copies are collected, and queued when the list is full or holds a copy that must come first, and by copies_end().
- * Adjacent copies become one. A single copy is queued as gpool_copy(); so are all of them if the library has no kernels.
+ * Adjacent copies become one. A single copy is queued as gpool_copy(); so are all of them if the library has no
+ * kernels.
  */
 #ifndef GPOOL_CLIENT_KV_COPIES_H
 #define GPOOL_CLIENT_KV_COPIES_H

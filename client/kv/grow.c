@@ -56,8 +56,8 @@ static int fits_ever(struct gpool_kv *kv, const struct growing *growing)
 
 	if (error)
 		return error;
-	blocks = kv_blocks_for(kv,
-		cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)) + growing->tokens);
+	blocks = kv_blocks_for(
+		kv, cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)) + growing->tokens);
 	if (kv_admit(kv, blocks, 0, 0) != -EFBIG)
 		return 0;
 	kv->refusals--; /* of the append */
@@ -80,7 +80,8 @@ static int victim_choose(struct gpool_kv *kv, const struct growing *growing, str
 		pthread_mutex_lock(&kv->lock);
 	}
 	if (error)
-		return error < 0 ? error : fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
+		return error < 0 ? error
+				 : fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
 	error = kv_victim(kv, chosen, victim);
 	/* -EAGAIN and -ESTALE would be errors of the sequence that grows. */
 	return error == -EAGAIN || error == -ESTALE

@@ -18,7 +18,7 @@ struct block_copy_item {
 
 enum { BLOCK_COPY_ITEMS_MAX = 168 };
 
-/* The list is in the arguments of the launch, so that it needs no memory that must stay until the kernel has finished. */
+/* The list is in the arguments of the launch, so it needs no memory that must stay until the kernel has finished. */
 struct block_copy_args {
 	uint64_t bytes_max; /* approximate size of the largest item; it determines the number of threads per copy */
 	uint32_t count;

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from harness import AgentTest, gpool
+from harness import AgentTest
 
 from gpool import _abi
 from gpool._library import library

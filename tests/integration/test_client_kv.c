@@ -457,7 +457,8 @@ static void test_many_copies(void **state)
 			worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
 		assert_int_equal(gpool_kv_copy_blocks(kv, pairs, COUNT), 0);
 		worker->capabilities |= GPU_CAP_KERNELS;
-		assert_int_equal(gpu_thread_calls(GPU_CALL_LAUNCH), launches + (turn ? 0 : (COUNT + WHOLE - 1) / WHOLE));
+		assert_int_equal(
+			gpu_thread_calls(GPU_CALL_LAUNCH), launches + (turn ? 0 : (COUNT + WHOLE - 1) / WHOLE));
 		settle();
 		for (uint32_t i = 0; i < COUNT * BLOCK_TOKENS; i++) {
 			uint32_t source = (COUNT - 1 - i / BLOCK_TOKENS) * BLOCK_TOKENS + i % BLOCK_TOKENS;

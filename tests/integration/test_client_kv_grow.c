@@ -2,8 +2,8 @@
  * test_client_kv_grow.c - growing a sequence, and preempting others for it.
  *
  * Goal: while blocks or pages are missing, sequences are preempted in the order of the cache or as the caller's policy
- * says, no more than needed and at most as many as permitted. The content of those that are left is unchanged. Offloaded
- * content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
+ * says, no more than needed and at most as many as permitted. The content of those that are left is unchanged.
+ * Offloaded content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
  *
  * Method: the tests fill a cache or the pool with sequences of known content. Policies are functions of the test.
  */
@@ -397,7 +397,8 @@ static void test_threads(void **state)
 	for (int i = 0; i < THREADS; i++) {
 		if (!runs(grown[i]))
 			continue;
-		assert_int_equal(info_of(grown[i]).blocks, (info_of(grown[i]).tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
+		assert_int_equal(
+			info_of(grown[i]).blocks, (info_of(grown[i]).tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
 	}
 	for (int i = 0; i < THREADS; i++)
 		assert_int_equal(gpool_kv_free(kv, grown[i]), 0);

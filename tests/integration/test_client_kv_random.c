@@ -350,8 +350,8 @@ static void found_again(const struct model *model, uint32_t found)
 /* Let one of the next driver calls fail, of a kind that commits and copies make. */
 static void fault_arm(void)
 {
-	static const enum gpu_call kinds[] = {
-		GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY, GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE};
+	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY,
+		GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE};
 
 	failing = faults && any(4) ? kinds[any(sizeof(kinds) / sizeof(*kinds))] : GPU_CALL_KINDS;
 	if (failing != GPU_CALL_KINDS)

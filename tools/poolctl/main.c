@@ -196,10 +196,14 @@ static const struct verb verbs[] = {
 		"the number of uses that the agent has counted.",
 		"poolctl adapters --pool p0", "Print the adapters of one pool."},
 	{"prefixes", "", 0, 0, no_options, prefixes_run, true, "show the prefixes of KV caches that engines share",
-		"Prints a tree of the named objects with blocks of KV caches: each contains the blocks that follow those of "
-		"the object above it, so texts with a common beginning share the objects of this beginning. PREFIX is the "
-		"hash of the tokens up to its first block, DEPTH the number of objects before it, FOLLOWERS the number of "
-		"objects that continue it, and READERS the number of sessions that have it open. PINS, of sequences that "
+		"Prints a tree of the named objects with blocks of KV caches: each contains the blocks that follow "
+		"those of "
+		"the object above it, so texts with a common beginning share the objects of this beginning. PREFIX is "
+		"the "
+		"hash of the tokens up to its first block, DEPTH the number of objects before it, FOLLOWERS the number "
+		"of "
+		"objects that continue it, and READERS the number of sessions that have it open. PINS, of sequences "
+		"that "
 		"use it, prevent its eviction.",
 		"poolctl prefixes -o json", "Print the shared prefixes as JSON."},
 	{"roles", "[remove NAME]", 0, 2, no_options, roles_run, true,

@@ -17,8 +17,8 @@
 
 struct node {
 	const struct object_view *object;
-	uint32_t parent;         /* index, or NONE */
-	uint32_t first, next;    /* indexes of the first child and of the next sibling, or NONE */
+	uint32_t parent;      /* index, or NONE */
+	uint32_t first, next; /* indexes of the first child and of the next sibling, or NONE */
 	uint32_t children, depth;
 };
 
@@ -62,7 +62,7 @@ static uint32_t parent_find(const struct tree *tree, const struct object_view *o
 		: NONE;
 }
 
-/* Insert each node at the beginning of its parent's list, from the last to the first, so that the lists are in order. */
+/* Insert each node at the beginning of its parent's list, from the last to the first, so the lists are in order. */
 static uint32_t nodes_link(struct tree *tree)
 {
 	uint32_t first = NONE;

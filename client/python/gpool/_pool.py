@@ -494,8 +494,8 @@ class Pool(_native.Pool, Closing):
         2^24; 0: as many as the pool can hold. max_sequences: maximum number of sequences at a time, including preempted
         ones; 0: 256. max_sequence_tokens: maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that
         admission keeps free; None: 1 % of max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the
-        content instead of discarding it. zero: fill blocks with zeros when a sequence gets them; otherwise their content
-        is undefined. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        content instead of discarding it. zero: fill blocks with zeros when a sequence gets them; otherwise their
+        content is undefined. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
         prefixes: blocks can be published and found by their tokens. The following arguments require prefixes. adaptive:
         evict according to statistics of past requests. model: hash of everything that affects the content, at most 32
         bytes. cached_blocks: maximum number of cached blocks; 0: no limit. pool_blocks: number of addresses for blocks
