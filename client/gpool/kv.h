@@ -601,8 +601,8 @@ struct gpool_kv_attention {
 	uint32_t max_query_count; /* maximum of query_count; sequences with more queries are skipped */
 	/* heads of queries, a multiple of kv_heads; heads / kv_heads of them share one head of keys and values */
 	uint32_t heads;
-	uint32_t kv_heads;   /* 0: those of the cache's shape */
-	uint32_t head_size;  /* a multiple of 16, up to 256; 0: as in the cache's shape */
+	uint32_t kv_heads;                    /* 0: those of the cache's shape */
+	uint32_t head_size;                   /* a multiple of 16, up to 256; 0: as in the cache's shape */
 	uint32_t query_stride, output_stride; /* elements */
 	float scale;                          /* of the products of queries and keys; 0: 1 / sqrt(head_size) */
 	uint32_t reserved;                    /* 0 */

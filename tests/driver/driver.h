@@ -52,9 +52,9 @@ struct settings {
 	bool delay;            /* calls last as long as the cost model says */
 	bool late;             /* the last queued operation that seems ready runs first; see stream.c */
 	bool partial;          /* access can be set for a part of an allocation */
-	uint64_t faults;  /* about one of this number of queued operations fails; 0: none */
-	uint64_t seed;    /* of `faults` */
-	char counts[256]; /* the file to which calls are written when the process ends */
+	uint64_t faults;       /* about one of this number of queued operations fails; 0: none */
+	uint64_t seed;         /* of `faults` */
+	char counts[256];      /* the file to which calls are written when the process ends */
 };
 extern struct settings settings;
 

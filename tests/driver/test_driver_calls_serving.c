@@ -420,8 +420,7 @@ static void test_batches(void **state)
 		assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[i], -1), 0);
 	for (uint32_t i = 0; i < 8; i++)
 		adapters[i] = engine.ids[i % 2];
-	CALLS(gpool_lora_batch_set(engine.batch, adapters, 8, NULL),
-		"adapters are new in the batch, first four calls",
+	CALLS(gpool_lora_batch_set(engine.batch, adapters, 8, NULL), "adapters are new in the batch, first four calls",
 		"cuEventCreate, cuEventRecord, cuMemcpyAsync 2, cuStreamIsCapturing 4, cuStreamWriteValue64, 5 frames");
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_lora_batch_set(engine.batch, adapters, 7 - i, NULL), 0);
