@@ -364,8 +364,8 @@ class Balloon:
                 self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def offer(self) -> None:
-        """Offer all chunks that have cached blocks which no request uses, the oldest first. Those that this step publishes
-        are included: the engine may be stopped before its next step.
+        """Offer all chunks that have cached blocks which no request uses, the oldest first. These include the chunks
+        that the step publishes, because the engine may be stopped before its next step.
         """
         chunks = [chunk for chunk in self._in[State.HELD] | self._in[State.PUBLISHING] if not self._in_use(chunk)]
         for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):

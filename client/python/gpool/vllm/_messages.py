@@ -15,8 +15,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Action(enum.IntEnum):
-    """List the operations. Those of AFTER_FORWARD, and operations on the same chunk that follow them, are executed after
-    the forward pass, the others before it.
+    """List the operations. Those of AFTER_FORWARD, and those that follow them on the same chunk, are executed after the
+    forward pass, the others before it.
     """
 
     COMMIT = 0
