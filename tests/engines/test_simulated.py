@@ -95,7 +95,7 @@ class OneEngine(Simulated):
         engine = self.engine(extra={"share": False})
         engine.add("a", tokens(1, 400), 5)
         engine.run()
-        self.assertEqual(engine.balloon.count(State.OFFERED), 6)
+        self.assertEqual(engine.balloon.count(State.OFFERED), 7)
         engine.add("b", tokens(1, 400), 5)
         engine.run()
         engine.check()
@@ -106,6 +106,20 @@ class OneEngine(Simulated):
         engine.check()
         self.assertEqual(engine.cached["c"], 0)
         self.balanced(engine)
+
+    def test_prompts_get_chunks_of_their_own(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(extra={"share": share})
+                for name in "ab":
+                    engine.add(name, tokens(ord(name), 120), 60)
+                while len(engine.cached) < 2:
+                    engine.step()
+                tables = [engine.scheduler.kv_cache_manager.get_block_ids(name)[0] for name in "ab"]
+                used = [{engine.balloon.chunk_of(block) for block in blocks[:8]} for blocks in tables]
+                self.assertEqual(used[0] & used[1], set())
+                engine.run()
+                engine.check()
 
     def test_a_burst_of_requests_gets_its_memory_at_once(self) -> None:
         engine = self.engine()

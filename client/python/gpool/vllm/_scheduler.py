@@ -145,13 +145,13 @@ class Scheduler:
                 return None
         missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
         self._need = max(self._need, missing)
-        rest = self.balloon.rest() if self._sharing is not None and not self.balloon.refusals else 0
+        rest = self.balloon.rest() if self._simple and not self.balloon.refusals else 0
         if self.balloon.pool.get_num_free_blocks() - rest < missing - bool(rest) and self.balloon.can_grow:
             # Include the postponed requests before this one, up to the number of blocks that one step can compute.
             self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)) + rest)
             self._promised += missing
             return None
-        if self._sharing is not None:
+        if self._simple:
             self.balloon.arrange(missing - 1)
         return 0
 
@@ -191,7 +191,7 @@ class Scheduler:
         """Return the operations of the step."""
         balloon = self.balloon
         sharing = self._sharing
-        last = self._publish(output, sharing) if sharing is not None else []
+        last = self._publish(output, sharing) if sharing is not None else self._full(output)
         publish = sharing.publish_chunk if sharing is not None else None
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         every |= self._freed
@@ -253,6 +253,22 @@ class Scheduler:
                 if done == len(blocks) * self._block_tokens:
                     last.append(blocks[-1])
         sharing.publish()
+        return last
+
+    def _full(self, output: SchedulerOutput) -> List[int]:
+        """Return the last blocks of the requests that need another one after the step."""
+        last: List[int] = []
+        if not self._simple or self.geometry.chunk_blocks == 1:
+            return last
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            done = request.num_computed_tokens + tokens
+            if done % self._block_tokens == 0:
+                blocks = self._manager.get_block_ids(request_id)[0]
+                if done == len(blocks) * self._block_tokens:
+                    last.append(blocks[-1])
         return last
 
     def _unstick(self, output: SchedulerOutput) -> None:
