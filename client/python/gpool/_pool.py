@@ -228,7 +228,7 @@ class Pool(_native.Pool, Closing):
 
     @contextlib.contextmanager
     def use_reservation(self, reservation: int) -> Iterator[None]:
-        """Take pages of a reservation over in the calls of this thread, until the end of the `with` statement.
+        """Begin to take pages of a reservation over in the calls of this thread, until the `with` statement ends.
 
             with pool.use_reservation(number):
                 kv.commit(first, count)
