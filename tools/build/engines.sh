@@ -34,7 +34,8 @@ if ! cmp -s "$lock" "$folder/engines.txt"; then
     rm -rf "$folder"
     "$python" -m venv "$folder"
     again "$folder/bin/pip" install -q --disable-pip-version-check "$(sed -n 's/^# installer: //p' "$lock")"
-    again env VIRTUAL_ENV="$folder" UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}" \
+    # Like Debian's pip, trust the certificates of the system, which may include that of a proxy.
+    again env VIRTUAL_ENV="$folder" UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}" UV_SYSTEM_CERTS=true \
         "$folder/bin/uv" pip install -q --no-deps -r "$lock"
     cp "$lock" "$folder/engines.txt"
 fi
