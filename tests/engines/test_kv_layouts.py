@@ -72,7 +72,7 @@ class Layouts(AgentTest):
         described.queries, end = self.place(0, queries)
         described.sequences, end = self.place(end, torch.tensor(rows, dtype=torch.int32))
         described.output, end = self.scratch.address + end, end + queries.numel() * ELEMENT
-        described.sequence_count, described.query_tokens, described.query_most = len(rows), begin, max(counts)
+        described.sequence_count, described.query_tokens, described.max_query_count = len(rows), begin, max(counts)
         needed = ctypes.c_uint64()
         output = described.output - self.scratch.address
         with self.cache.handle as pointer:
