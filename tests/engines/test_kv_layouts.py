@@ -1,4 +1,7 @@
-"""gpool_kv_attention() reads blocks as vLLM lays them out: the layouts of FlashInfer, NHD and HND, and others."""
+"""gpool_kv_attention() reads blocks as vLLM lays them out: the layouts of FlashInfer, NHD and HND, and others.
+
+Requirements: K13.
+"""
 
 from __future__ import annotations
 

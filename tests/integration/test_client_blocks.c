@@ -546,7 +546,10 @@ static void *allocates_elsewhere(void *block)
 	return NULL;
 }
 
-/* A thread's scope pins what the thread allocates for its usage, for as long as the scope lasts. */
+/*
+ * A thread's scope pins what the thread allocates for its usage, for as long as the scope lasts.
+ * Requirements: U21.
+ */
 static void test_rules_of_a_thread(void **state)
 {
 	static const uint32_t usages[] = {GPOOL_USAGE_KV_CACHE, GPOOL_USAGE_LORA_WEIGHT, GPOOL_USAGE_TEMP_BUFFER,

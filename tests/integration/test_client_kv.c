@@ -319,7 +319,7 @@ static void dirty_blocks(uint64_t sequence)
 	}
 }
 
-/* With GPOOL_KV_ZERO, blocks that a sequence gets are zero, whatever they contained before. */
+/* With GPOOL_KV_ZERO, blocks that a sequence gets are zero, whatever they contained before. Requirements: K15. */
 static void test_zero(void **state)
 {
 	struct gpool_kv_options options;
@@ -374,7 +374,7 @@ static void test_zero(void **state)
 	kv = NULL;
 }
 
-/* A fill that fails leaves everything as before. */
+/* A fill that fails leaves everything as before. Requirements: K15. */
 static void test_zero_fails(void **state)
 {
 	struct gpool_kv_options options;
@@ -444,7 +444,7 @@ static void test_copy_blocks(void **state)
 	assert_int_equal(gpool_kv_copy_blocks(kv, NULL, 0), 0);
 }
 
-/* Copies that do not depend on one another are one launch of at most 168 runs. */
+/* Copies that do not depend on one another are one launch of at most 168 runs. Requirements: K19. */
 static void test_many_copies(void **state)
 {
 	enum { COUNT = 190, WHOLE = 168 };

@@ -7,6 +7,8 @@
  *
  * Method: the first cache is in the test's process, the others in workers that execute orders from a socket; or all are
  * in workers. Workers also write and check the content of their tokens.
+ *
+ * Requirements: K14.
  */
 #include "tests/integration/kv_view.h"
 

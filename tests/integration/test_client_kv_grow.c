@@ -6,6 +6,8 @@
  * Offloaded content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
  *
  * Method: the tests fill a cache or the pool with sequences of known content. Policies are functions of the test.
+ *
+ * Requirements: K16.
  */
 #include "tests/integration/kv_view.h"
 

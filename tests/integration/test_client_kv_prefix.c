@@ -697,7 +697,7 @@ static const struct gpool_kv_prefix_node *node_of_text(const uint32_t *ids, uint
 	return &nodes[node_of[found.last_block]];
 }
 
-/* Two texts with a common beginning, one of which another sequence continues. */
+/* Two texts with a common beginning, one of which another sequence continues. Requirements: K17. */
 static void test_tree(void **state)
 {
 	uint32_t left[12 * T], right[12 * T];

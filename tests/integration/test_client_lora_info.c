@@ -5,6 +5,8 @@
  * at its last use. The statistics have the size, utilization and evictions of each tier.
  *
  * Method: two engines with the same adapter, a warm pool, and a worker that takes all pages.
+ *
+ * Requirements: L16.
  */
 #include "tests/integration/lora_engine.h"
 

@@ -8,6 +8,8 @@
  *
  * Method: generated adapters in two engines with a gpoold; the weights are read from the pool. Hostile content: each
  * prefix of a buffer, each byte of its header changed, memory that cannot be read, and no descriptors left.
+ *
+ * Requirements: L14.
  */
 #include "client/gpool/lora.h"
 #include "tests/integration/life.h"

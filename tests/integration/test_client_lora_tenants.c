@@ -354,6 +354,7 @@ static void blue_is_refused(int error, const char *text)
 	assert_int_equal(info_of(&blue).state, GPOOL_LORA_COLD);
 }
 
+/* Requirements: L15. */
 static void test_patterns(void **state)
 {
 	char folder[128], why[GPOOL_LORA_REASON_BYTES];
@@ -394,7 +395,7 @@ static void test_patterns(void **state)
 	}
 }
 
-/* The agent that is started after a death has the same rules and names. */
+/* The agent that is started after a death has the same rules and names. Requirements: L15. */
 static void test_patterns_after_a_restart(void **state)
 {
 	uint64_t before;
@@ -412,6 +413,7 @@ static void test_patterns_after_a_restart(void **state)
 	release(&red);
 }
 
+/* Requirements: L15. */
 static void test_restricted(void **state)
 {
 	static const char *const both[] = {"red", "blue", "red"}, *const turned[] = {"blue", "red"},
@@ -447,6 +449,7 @@ static void test_restricted(void **state)
 	release(&blue);
 }
 
+/* Requirements: L15. */
 static void test_wrong_restrictions(void **state)
 {
 	static const char *const names[] = {"red", "a,b", "", "@", "green"}, *many[100];

@@ -34,7 +34,7 @@ static void walk(uint32_t initial, uint32_t pages_after, bool four_at_start, con
 	assert_int_equal(pool_pages(), pages_after);
 }
 
-/* Requirements: M6. */
+/* Requirements: M6, M13. */
 static void test_walk_a(void **state)
 {
 	static const char *const pictures[] = {
@@ -44,7 +44,7 @@ static void test_walk_a(void **state)
 	walk(22, 22, true, pictures);
 }
 
-/* Requirements: M6. */
+/* Requirements: M6, M13. */
 static void test_walk_b(void **state)
 {
 	static const char *const pictures[] = {
@@ -54,7 +54,7 @@ static void test_walk_b(void **state)
 	walk(18, 18, false, pictures);
 }
 
-/* Requirements: M6. */
+/* Requirements: M6, M13. */
 static void test_walk_c(void **state)
 {
 	static const char *const pictures[] = {
@@ -64,7 +64,7 @@ static void test_walk_c(void **state)
 	walk(15, 16, false, pictures);
 }
 
-/* Requirements: M6. */
+/* Requirements: M6, M13. */
 static void test_walk_d(void **state)
 {
 	static const char *const pictures[] = {
@@ -819,6 +819,7 @@ static void *allocates_in_its_own_stream(void *argument)
 /*
  * The driver has one handle for the default streams of all threads. Memory that one thread has freed, and that its
  * stream still uses, must not be allocated by another thread.
+ * Requirements: M11.
  */
 static void test_default_streams_of_two_threads(void **state)
 {
@@ -870,7 +871,7 @@ static void *works_in_its_own_stream(void *argument)
 	return NULL;
 }
 
-/* Calls of other threads with the number of a thread's default stream keep its order. */
+/* Calls of other threads with the number of a thread's default stream keep its order. Requirements: M11. */
 static void test_default_stream_of_another_thread(void **state)
 {
 	struct own_stream other = {.gate = manual_stream()};

@@ -589,7 +589,7 @@ static int fake_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *strea
 	return 0;
 }
 
-/* Small means smaller than a VPMM page, whatever the size of the pool's pages. */
+/* Small means smaller than a VPMM page, whatever the size of the pool's pages. Requirements: M14. */
 static void test_small_is_less_than_a_page(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -635,7 +635,10 @@ static void test_small_is_less_than_a_page(void **state)
 	assert_int_equal(totals().small_bytes, 0);
 }
 
-/* With a VPMM page that is larger than the pool, allocations come from the driver's pool, or else are pages. */
+/*
+ * With a VPMM page that is larger than the pool, allocations come from the driver's pool, or else are pages.
+ * Requirements: M12.
+ */
 static void test_page_larger_than_the_pool(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -679,6 +682,7 @@ static void test_page_larger_than_the_pool(void **state)
 	}
 }
 
+/* Requirements: M12. */
 static void test_share_of_the_pool(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);

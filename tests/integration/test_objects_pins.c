@@ -307,7 +307,10 @@ static void test_worth(void **state)
 	assert_int_equal(gpool_object_close(plain), 0);
 }
 
-/* An object that was evicted and is published again is worth its uses before, and not that of a new object. */
+/*
+ * An object that was evicted and is published again is worth its uses before, and not that of a new object.
+ * Requirements: L17.
+ */
 static void test_uses_before_an_eviction(void **state)
 {
 	struct gpool_object *often, *new;

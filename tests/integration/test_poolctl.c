@@ -908,7 +908,10 @@ static void test_adapters(void **state)
 	gpool_close(second);
 }
 
-/* Shared prefixes are shown as a tree. Other objects are not shown, also if they follow one another. */
+/*
+ * Shared prefixes are shown as a tree. Other objects are not shown, also if they follow one another.
+ * Requirements: K17.
+ */
 static void test_prefixes(void **state)
 {
 	enum { COUNT = 7 };

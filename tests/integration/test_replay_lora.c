@@ -206,7 +206,7 @@ static void test_popularity(void **state)
 	}
 }
 
-/* The tables of several popularities, with bounds that no figure exceeds. */
+/* The tables of several popularities, with bounds that no figure exceeds. Requirements: L19. */
 static void test_tables(void **state)
 {
 	static const char *const laws[] = {"zipf:1.0", "0.1"};

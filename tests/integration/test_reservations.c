@@ -8,6 +8,8 @@
  * Method: a real gpoold with two tenants. The process that reserves pages and the one that takes them over are
  * children, which execute the commands of the test; the test itself is the other tenant and takes all other pages.
  * test_crash_points.c ends the agent at each store of these steps.
+ *
+ * Requirements: E11.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
