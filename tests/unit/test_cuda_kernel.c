@@ -103,7 +103,8 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
 	driver.block = block_x;
 	driver.shared_bytes = shared_bytes;
 	driver.stream = stream;
-	memcpy(&driver.args, parameters[0], sizeof(driver.args));
+	if (!strcmp(driver.name, "block_copy"))
+		memcpy(&driver.args, parameters[0], sizeof(driver.args));
 	return driver.launch;
 }
 
