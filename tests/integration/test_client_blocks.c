@@ -635,7 +635,7 @@ static void count_lines(void *context, int level, const char *text)
 	lines += level == POOL_LOG_INFO && strstr(text, "outside of a scope") != NULL;
 }
 
-/* What no rule can unpin is logged, once for each usage. */
+/* What no rule can unpin is logged, once for each usage. Requirements: U21. */
 static void test_missing_scopes_are_logged(void **state)
 {
 	struct gpool_options options = harness_options(&harness);

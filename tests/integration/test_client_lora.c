@@ -158,6 +158,7 @@ static int engines_stop(void **state)
 
 /* ---- one and two engines ---- */
 
+/* Requirements: L1. */
 static void test_loaded_once(void **state)
 {
 	uint32_t adapter, id, shared;

@@ -935,6 +935,7 @@ static void *stopped_call(void *address)
 	return NULL;
 }
 
+/* Requirements: M13. */
 static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
 {
 	uint64_t a, b, moved = 0, at[10];

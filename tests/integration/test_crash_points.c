@@ -407,6 +407,7 @@ static void reserve_and_take_over(void)
 	assert_int_equal(gpool_reservation_release(second.pool, reservation), 0);
 }
 
+/* Requirements: E11. */
 static void test_reservation(void **state)
 {
 	(void)state;
@@ -434,6 +435,7 @@ static void reservations_end(void)
 	AWAIT(tenant("default")->leased_pages <= first.blocks[0].page_count + 2 * 4); /* and initial pages */
 }
 
+/* Requirements: E11. */
 static void test_end_of_reservations(void **state)
 {
 	(void)state;

@@ -18,6 +18,8 @@
  *   BUG_TAKE_BACK    pages that are not passed become free
  *   BUG_FREE_UNMARKS a release clears the mark of a page before it frees the page
  *   BUG_LEND_KEEPS   a mark is kept when a free page is leased
+ *
+ * Requirements: E11.
  */
 #define FREE  0
 #define MAKER 1
