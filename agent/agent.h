@@ -48,6 +48,7 @@ struct agent {
 	 * none is left.
 	 */
 	uint32_t token_pool, token_session;
+	bool tokens_follow;                  /* the front knows that it does not have all tokens */
 	struct exchange_later upgrade_asker; /* the upgrade request that waits for the keeper, if any */
 	struct session *graveyard;           /* ended in this pass of the loop; freed at the end of the pass */
 };

@@ -275,8 +275,8 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
 			say("cannot publish an event of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
 	} else if (msg_decode_front_token(&notice, message, length) == 0) {
-		if (notice.valid == FRONT_TOKENS_TOLD)
-			front->told = true;
+		if (notice.valid == FRONT_TOKENS_TOLD || notice.valid == FRONT_TOKENS_FOLLOW)
+			front->told = notice.valid == FRONT_TOKENS_TOLD;
 		else if (!notice.valid)
 			token_remove(front, notice.token);
 		else if (token_add(front, notice.token) < 0)

@@ -17,7 +17,10 @@
  * A new front has no tokens. On each new socket, the agent first announces all tokens. It announces a new token before
  * it sends the attach_reply with that token, so the front knows a token before the first request that uses it. During
  * its first second, the front does not answer requests with unknown tokens, because the agent may not have announced
- * all of them. Thousands of tokens fill the socket; the agent then continues when it is writable again.
+ * all of them. Thousands of tokens fill the socket; the agent then continues when it is writable again. If events fill
+ * the socket, a new token cannot be announced before the attach_reply. The agent then sends FRONT_TOKENS_FOLLOW, for
+ * which it enlarges the socket's buffer, and the front does not answer requests with unknown tokens until it receives
+ * FRONT_TOKENS_TOLD.
  *
  * The answers of the front itself are error_reply messages with the sequence of the request and a zero token:
  *
@@ -43,7 +46,8 @@ enum {
 	FRONT_LEAKED_MAX = 64,          /* the front ends when more descriptors than this are unexplained */
 };
 
-enum { FRONT_TOKENS_TOLD = 2 }; /* front_token.valid: all tokens were announced */
+/* Further values of front_token.valid: all tokens were announced; tokens of live sessions are missing. */
+enum { FRONT_TOKENS_TOLD = 2, FRONT_TOKENS_FOLLOW = 3 };
 
 struct front_options {
 	uint32_t size;                /* sizeof(struct front_options) in the caller; fields are only added at the end */

@@ -3,7 +3,7 @@
  *
  * A token is announced before the attach_reply that contains it. A new front has no tokens and receives those of all
  * live sessions. These may fill its socket; agent->token_pool and token_session record the position at which to
- * continue when the socket is writable again.
+ * continue when the socket is writable again. Until then, the front does not answer requests with unknown tokens.
  */
 #ifndef GPOOL_AGENT_SESSION_TOKENS_H
 #define GPOOL_AGENT_SESSION_TOKENS_H

@@ -56,6 +56,8 @@ enum {
 static const uint8_t token[MSG_TOKEN_BYTES] = {0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static const uint8_t other_token[MSG_TOKEN_BYTES] = {0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16};
 
+static const uint8_t third_token[MSG_TOKEN_BYTES] = {0xbb, 1};
+
 struct fixture {
 	char folder[64];
 	char control_path[96];
@@ -778,6 +780,7 @@ static void test_tokens_are_checked(void **state)
 {
 	struct fixture *fixture = *state;
 	static struct request request;
+	struct pollfd unanswered = {.events = POLLIN};
 	int fd;
 
 	start_front_that_learns(fixture);
@@ -791,6 +794,17 @@ static void test_tokens_are_checked(void **state)
 	assert_memory_equal(request.envelope.token, other_token, MSG_TOKEN_BYTES);
 	answer_done(fixture, &request, 1);
 	expect_done(fd, 50, 50, 1);
+
+	/* while tokens follow, a request with an unknown token is not answered, and one with a known token is */
+	announce(fixture, token, FRONT_TOKENS_FOLLOW);
+	unanswered.fd = connect_req(fixture);
+	send_version_request(unanswered.fd, 60, third_token, 60);
+	expect_service(fixture);
+	assert_int_equal(poll(&unanswered, 1, SILENCE_MS), 0);
+	close(unanswered.fd);
+	announce(fixture, token, FRONT_TOKENS_TOLD);
+	send_version_request(fd, 61, third_token, 61);
+	expect_error(fd, 61, 61, -EACCES);
 
 	/* a token that the agent withdraws is invalid at once; its neighbor stays valid */
 	announce(fixture, other_token, false);

@@ -11,15 +11,21 @@
 #include "tests/integration/keeper.h"
 
 #include "agent/keeper/child.h"
+#include "client/core/request.h"
 #include "client/gpool.h"
+#include "proto/codec.h"
 #include "shm/monotonic.h"
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+enum { SILENCE_MS = 100 }; /* time that a process has for a message that nothing answers */
+
+static struct gpool *asker;
 static const char *const usual[] = {"--pool", POOL, NULL};
 
 static void start(const char *const *arguments)
@@ -145,6 +151,53 @@ static void test_the_front_ends_with_its_agent(void **state)
 	}
 	/* The successor waited for the end of the old front. */
 	assert_int_equal(kill(front, 0), -1);
+}
+
+static void *version_asked(void *argument)
+{
+	const struct msg_version_request request = {0};
+	static uint8_t message[MSG_ENVELOPE_BYTES], reply[MSG_BYTES_MAX];
+	int *result = argument, length = msg_encode_version_request(&request, 0, NULL, message, sizeof(message));
+
+	*result = pool_request(asker, message, (size_t)length, reply, sizeof(reply), AWAIT_MS, NULL);
+	return NULL;
+}
+
+/*
+ * The front does not read its socket for a while, and events fill it, so that the token of a new session does not reach
+ * the front before the session's first request. The front must not refuse the request.
+ */
+static void test_a_front_that_lags_refuses_no_new_session(void **state)
+{
+	static const char *const verbose[] = {"--pool", POOL, "--set", "log.level=debug", NULL};
+	struct gpool_options options;
+	struct gpool *pool;
+	pthread_t thread;
+	pid_t agent, front;
+	int result = 0;
+
+	(void)state;
+	start(verbose);
+	agent = agent_seen().pid;
+	front = child_awaited(harness.pid, "gpoold-front");
+	options = harness_options(&harness);
+	assert_int_equal(kill(front, SIGSTOP), 0);
+	for (int tries = 0; tries % 64 || !log_has("to the front: Resource temporarily unavailable"); tries++) {
+		assert_true(tries < 64 * 1024);
+		assert_int_equal(gpool_open(&options, &pool), 0);
+		gpool_close(pool);
+	}
+	assert_int_equal(gpool_open(&options, &asker), 0);
+	assert_int_equal(kill(agent, SIGSTOP), 0);
+	assert_int_equal(pthread_create(&thread, NULL, version_asked, &result), 0);
+	assert_int_equal(kill(front, SIGCONT), 0);
+	/* The front processes the request, but sends no answer, so there is no event to wait for. */
+	poll(NULL, 0, SILENCE_MS);
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(result > 0);
+	gpool_close(asker);
+	pool_is_whole(PAGES);
 }
 
 /*
@@ -405,6 +458,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_memory_outlives_the_agent, stop),
 		cmocka_unit_test_teardown(test_a_restart_keeps_the_configuration, stop),
 		cmocka_unit_test_teardown(test_the_front_ends_with_its_agent, stop),
+		cmocka_unit_test_teardown(test_a_front_that_lags_refuses_no_new_session, stop),
 		cmocka_unit_test(test_a_signal_to_all_stops_in_order),
 		cmocka_unit_test(test_a_missing_module_is_named),
 		cmocka_unit_test_teardown(test_a_mover_has_its_pool_and_nothing_else, stop),
