@@ -44,18 +44,30 @@ int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence
 
 /* ---- tables ---- */
 
-void kv_set_entry(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block)
+static void entry_store(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block)
 {
 	__atomic_store_n(&kv_table(kv, sequence)[index], (int32_t)block, __ATOMIC_RELAXED);
+}
+
+/* Mark the entries from `first` to before `end` for the copy to the device. */
+static void entries_mark(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t first, uint32_t end)
+{
 	if (sequence->dirty_first == sequence->dirty_end) {
 		TAILQ_INSERT_TAIL(&kv->dirty, sequence, dirty);
-		sequence->dirty_first = index;
-		sequence->dirty_end = index + 1;
-	} else if (index < sequence->dirty_first) {
-		sequence->dirty_first = index;
-	} else if (index >= sequence->dirty_end) {
-		sequence->dirty_end = index + 1;
+		sequence->dirty_first = first;
+		sequence->dirty_end = end;
+		return;
 	}
+	if (first < sequence->dirty_first)
+		sequence->dirty_first = first;
+	if (end > sequence->dirty_end)
+		sequence->dirty_end = end;
+}
+
+void kv_set_entry(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block)
+{
+	entry_store(kv, sequence, index, block);
+	entries_mark(kv, sequence, index, index + 1);
 }
 
 void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence)
@@ -284,9 +296,15 @@ static uint64_t fork_of(struct gpool_kv *kv, struct kv_sequence *parent)
 	for (uint32_t i = 0; i < blocks; i++) {
 		uint32_t block = kv_entry(kv, parent, i);
 
-		prefix_ref(kv, block);
-		kv_set_entry(kv, child, i, block);
+		/* The parent has a reference to each of its blocks, so no block is cached. */
+		if (is_pooled(kv, block))
+			pooled_ref(kv, block);
+		else
+			block_pool_ref(&kv->blocks, block);
+		entry_store(kv, child, i, block);
 	}
+	if (blocks)
+		entries_mark(kv, child, 0, blocks);
 	child->blocks = blocks;
 	prefix_inherit(child, parent);
 	cursor_go(kv, parent, tokens);
