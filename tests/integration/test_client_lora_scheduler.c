@@ -467,6 +467,7 @@ static void test_thousand(void **state)
 {
 	static struct service services[2];
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	uint64_t lost = 0;
 	pthread_t threads[2];
 
 	(void)state;
@@ -490,7 +491,7 @@ static void test_thousand(void **state)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < 2; i++) {
 		struct gpool_lora_scheduler_stats all = {.size = sizeof(all)};
-		uint64_t loads = 0, lost = 0;
+		uint64_t loads = 0, lost_before = lost;
 
 		assert_int_equal(gpool_lora_scheduler_stats(services[i].scheduler, &all), 0);
 		for (uint32_t adapter = 0; adapter < SHARED; adapter++) {
@@ -501,14 +502,15 @@ static void test_thousand(void **state)
 		}
 		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n",
 			i ? "bf16" : "fp16", services[i].finished, (unsigned)all.cold_starts, (unsigned)loads,
-			(unsigned)lost, (unsigned)(all.longest_wait_us / 1000));
+			(unsigned)(lost - lost_before), (unsigned)(all.longest_wait_us / 1000));
 		assert_int_equal(services[i].error, 0);
 		assert_int_equal(services[i].finished, REQUESTS);
 		assert_int_equal(services[i].wrong, 0);
-		assert_true(lost > 0);
 		assert_int_equal(all.waiting + all.running + all.awaited, 0);
 		assert_int_equal(gpool_lora_scheduler_destroy(services[i].scheduler), 0);
 	}
+	/* An engine that finishes long before the other may lose no adapter. */
+	assert_true(lost > 0);
 }
 
 int main(int argc, char **argv)
