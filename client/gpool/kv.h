@@ -412,8 +412,8 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  * free and idle pages, evicts no content, and leaves the pages that the sequence's blocks need. Restored content may be
  * evicted again, like all unpinned content.
  *
- * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, also if no content is
- * kept or all of it is in the cache's host memory; or
+ * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, for example because all
+ * content is in the cache's host memory, or none is kept; or
  *   -ENOSPC    no free pages for the remaining content
  *   -EALREADY  the sequence is running
  *   -EIO       a part cannot be restored now; gpool_kv_resume() retries
@@ -500,7 +500,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_growth, 32);
  * for them are missing.
  *
  * @growth:  NULL: as GPOOL_KV_GROWTH_INIT
- * @victims: [most] receives the numbers of the preempted sequences in order, then zeros, also after an error. NULL: not
+ * @victims: [most] receives the numbers of the preempted sequences in order, then zeros, even after an error. NULL: not
  *           needed; required to be NULL if `most` is 0
  *
  * Without a policy, the sequence of the lowest priority is preempted first, and among these the last to arrive. If the
@@ -1005,7 +1005,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_order, 144);
  *
  * @order: received from the group's process, and to be returned to it; any content is permitted
  *
- * Return: 0 (also if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
+ * Return: 0 (even if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
  * version of the library), -ECHILD. Threads: any. Cost: as the call that was ordered.
  */
 GPOOL_API int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order);

@@ -49,7 +49,7 @@ static int whole_handles(const struct elastic *elastic, const struct elastic_pag
 
 /* ---- publish ---- */
 
-/* Take the slots out of use: 0, or -EINVAL with nothing changed. */
+/* Take the slots out of use. Return: 0, or -EINVAL with nothing changed. */
 static int publish_begin(struct elastic *elastic, const struct elastic_pages *pages)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool);

@@ -203,7 +203,7 @@ template <typename F> static __device__ void places_get(const struct attention_a
 	}
 }
 
-/* place_of() - return tile.place[half], also if `half` is not constant. */
+/* place_of() - return tile.place[half], even if `half` is not constant. */
 template <typename F> static __device__ uint64_t place_of(const struct tile<F> &tile, uint32_t half)
 {
 	uint64_t place = tile.place[0];

@@ -86,7 +86,7 @@ class Way:
     """Engines that divide memory in one way: stock ones, or those on an agent of their own."""
 
     def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
-        """extra: kv_connector_extra_config; None: stock engines, with a fixed part of the memory each."""
+        """Start the engines. extra: kv_connector_extra_config; None: stock engines, each with a part of the memory."""
         size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
         self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
@@ -255,7 +255,7 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
 
 def sharing() -> List[Row]:
     """Measure the hit rates of the second engine, and of one engine for the same requests."""
-    pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: what running requests need besides
+    pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: for running requests
     options = {"max_num_seqs": BURST, "block_size": BLOCK}
     return measured(
         {

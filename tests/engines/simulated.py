@@ -108,7 +108,11 @@ def config_of(directory: Optional[str], extra: Dict[str, Any], **arguments: Any)
 
 
 class Engine:
-    """A simulated engine. directory: of the agent; None: stock vLLM. workers: ranks, each with a range of its own."""
+    """A simulated engine.
+
+    directory: the agent's runtime directory; None: stock vLLM.
+    workers: number of ranks, each with its own range.
+    """
 
     def __init__(
         self,

@@ -909,7 +909,7 @@ static void test_adapters(void **state)
 }
 
 /*
- * Shared prefixes are shown as a tree. Other objects are not shown, also if they follow one another.
+ * Shared prefixes are shown as a tree. Other objects are not shown, even if they follow one another.
  * Requirements: K17.
  */
 static void test_prefixes(void **state)

@@ -17,7 +17,7 @@
  * Compared with gpool, it rounds less and makes almost no driver calls once it has grown, but it cannot combine
  * separate pieces. A segment is a block of the pool. The block is contiguous as long as the pool has enough free pages,
  * anywhere; segments here therefore cost less, and fail later, than with the driver's malloc. One lock protects
- * everything, also while a segment is allocated.
+ * everything, even while a segment is allocated.
  */
 #include "tools/lib/allocator.h"
 

@@ -39,9 +39,9 @@ enum cold_codec { COLD_RAW, COLD_ZSTD, COLD_CODECS };
  * so that each process that registers the same weights has the same source.
  */
 struct cold_source {
-	uint64_t bytes,
-		inode;    /* of adapter_model.safetensors; sealed: inode is the lower half of the file's XXH3 128 */
-	int64_t mtime_ns; /* sealed: the upper half */
+	/* adapter_model.safetensors; for a sealed file, inode is the lower half of its XXH3 128, mtime_ns the upper */
+	uint64_t bytes, inode;
+	int64_t mtime_ns;
 	uint64_t headers; /* XXH3 64 of adapter_config.json and of the header of adapter_model.safetensors */
 };
 

@@ -37,7 +37,7 @@ struct lora_load {
 	struct cold_file cold; /* header NULL: not open */
 	/*
 	 * Reader of the cold file, used by the thread that fetches a part, while the load is MAKING. NULL: each thread
-	 * reads by itself.
+	 * reads the file itself.
 	 */
 	struct cold_reader *reader;
 	uint64_t warm_refused; /* version of an invalid warm copy; 0: none */

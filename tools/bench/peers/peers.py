@@ -19,7 +19,7 @@ tools/build/engines.txt pin, never stand-ins.
 
 On a machine with other load, run it at real-time priority (chrt -r 1).
 
-Exit status: 0, also if peers are not installed; 1: a program failed; 2: usage.
+Exit status: 0, even if peers are not installed; 1: a program failed; 2: usage.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Sharing:
     def __init__(
         self, balloon: Balloon, pools: Sequence[Pool], namespace: Namespace, block_tokens: int, private: bool
     ) -> None:
-        """pools: sessions of this process, one for each rank."""
+        """Share the chunks of a balloon. pools: sessions of this process, one for each rank."""
         self._balloon = balloon
         self._pools = pools
         self._namespace = namespace
