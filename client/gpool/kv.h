@@ -853,13 +853,13 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and all
- * of which the same sequences use. So a tree shows which texts have a common beginning, and who uses it now.
+ * A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only the
+ * next block follows each block. The tree shows which texts have a common beginning, and how many sequences use it.
  */
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
 	uint64_t key[2];
-	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
+	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, since its texts begin with it */
 	uint32_t children;    /* number of nodes among those returned that follow it */
 	uint32_t first_token; /* number of tokens before it */
 	uint32_t blocks;

@@ -224,7 +224,7 @@ static int count_check(uint32_t count)
 		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
 }
 
-/* Read what a cache is like. Return: 0, -EINVAL, or the code of send(). */
+/* Read the description of a cache. Return: 0, -EINVAL, or the code of send(). */
 static int member_open(struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_member *given)
 {
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_DESCRIBE};

@@ -27,7 +27,7 @@
 
 static const uint32_t no_block = UINT32_MAX;
 
-/* A form of the kernels: element E, codes or not, a head size up to C, decode or prefill. */
+/* A form of the kernels: element type E, with or without int8 codes, a head size up to C, decode or prefill. */
 template <uint32_t E, bool CODES, int C, bool DECODE> struct form {
 	enum {
 		COLUMNS = C,

@@ -110,7 +110,7 @@ template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job 
 	return x;
 }
 
-/* The next tile of a matrix, and how many follow it without a gap. */
+/* The next tile of a matrix, and the number of tiles that follow it without a gap. */
 struct tile_cursor {
 	uint64_t at;
 	uint32_t left, run;
