@@ -179,7 +179,7 @@ int gpool_range_publish(struct gpool_range *range, uint32_t first, uint32_t coun
 
 /* ---- map ---- */
 
-/* Return 0 if the object's pages can be mapped side by side and are not written any more. */
+/* Return 0 if the object's pages can be mapped side by side and are no longer written. */
 static int object_fits(const struct gpool_object *object)
 {
 	uint32_t per_handle = handle_pages(object->pool);

@@ -182,7 +182,7 @@ def bursts(number: int, size: int) -> Tuple[List[List[int]], List[List[int]]]:
 
 
 class Played:
-    """What the rounds of a way have given."""
+    """The results of the rounds of a way."""
 
     def __init__(self, way: Way) -> None:
         self.way = way

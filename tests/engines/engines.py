@@ -55,7 +55,7 @@ FORKS.set_forkserver_preload(["serve"])
 
 
 class Answer(NamedTuple):
-    """What an engine has generated."""
+    """The tokens that an engine has generated."""
 
     tokens: List[int]
     cached: int

@@ -162,7 +162,7 @@ class Processes:
         return self.text()[-30000:]
 
     def text(self) -> str:
-        """Return what the engine has logged."""
+        """Return the log of the engine."""
         return self.log.read_text(errors="replace")
 
     def signal(self, number: int) -> None:
@@ -175,7 +175,7 @@ class Processes:
 
     def kill(self) -> None:
         """Kill all processes of the engine at once, and wait for their end."""
-        self.process.kill()  # it may not lead its session yet
+        self.process.kill()  # it might not lead its session yet
         while running := self._running():
             for descriptor in running:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile

@@ -290,7 +290,7 @@ static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint
 	return 0;
 }
 
-/* Free a segment; no GPU work may use it any more. */
+/* Free a segment; no GPU work may still use it. */
 static void segment_drop(struct best_fit *pool, struct segment *segment)
 {
 	struct piece *piece = segment->first, *next;

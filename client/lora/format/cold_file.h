@@ -119,7 +119,7 @@ int cold_write(const struct convert *convert, const struct cold_source *source, 
 
 /*
  * cold_open() - Read and check the head of a file, which may be open with O_DIRECT. Groups are not read.
- * Return: 0, and cold_close() is to be called; -EINVAL, with a reason: not a cold file, another version, incomplete, or
+ * Return: 0, and cold_close() must be called; -EINVAL, with a reason: not a cold file, another version, incomplete, or
  * damaged; -EIO; -ENOMEM.
  */
 int cold_open(int fd, struct cold_file *file, struct reason *reason);
