@@ -62,7 +62,7 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 }
 
 /*
- * Check that each SHARED page belongs to an existing object, and that each object has as many pages as its record says.
+ * Check that each SHARED page belongs to an existing object, and that each object has the number of pages in its record.
  */
 static void check_objects(struct look *look, const uint32_t *shared)
 {

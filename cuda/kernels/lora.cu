@@ -149,9 +149,9 @@ static __device__ const uint16_t *cursor_take(
 }
 
 /*
- * What a thread needs of one tile, in shared memory: N parts of A, then 2 M parts of x, of 8 elements each. The parts
- * of the threads are next to each other. Each thread reads only what it has copied itself, so warps do not wait for
- * each other.
+ * The data of one tile that a thread uses, in shared memory: N parts of A, then 2 M parts of x, of 8 elements each. The
+ * parts of the threads are next to each other. Each thread reads only the parts that it has copied itself, so warps do
+ * not wait for each other.
  */
 template <int M, int N> static __device__ uint4 *stage_at(uint4 *memory, uint32_t thread, uint32_t stage)
 {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench.py - measure vLLM on gpool beside stock vLLM; `make bench-engines` runs it in build/engines.
+"""bench.py - compare vLLM on gpool with stock vLLM; `make bench-engines` runs it in build/engines.
 
 usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
@@ -8,8 +8,8 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
              both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
-  sharing    the part of the tokens that the second one of two engines finds cached, beside that of one engine that
-             serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
+  sharing    the part of the tokens that the second one of two engines finds cached, compared with that of one engine
+             that serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
   --document  write the table into docs/benchmarks.md
 
