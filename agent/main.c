@@ -25,7 +25,7 @@ static const char usage[] =
 	"                          the default configuration file is then not read\n"
 	"  -s, --set KEY=VALUE     set a key, such as eviction.start=85; may be repeated\n"
 	"      --module FILE       load the code of the agent, the front and the movers from FILE (default:\n"
-	"                          gpoold-agent.so beside this program or, if it does not exist, the installed one)\n"
+	"                          gpoold-agent.so next to this program or, if it does not exist, the installed one)\n"
 	"      --check-config      check the configuration and exit\n"
 	"      --print-config      print each key with its meaning, range and default, and exit\n"
 	"  -f, --foreground        run in the foreground, as gpoold always does\n"

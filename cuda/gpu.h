@@ -14,7 +14,7 @@
  *
  * Device failure (`cuda`, and `host` with GPOOL_HOST_FAULTS=sticky): queued work that accesses an address without a
  * mapping, or another serious error, ends the context of the process. Work that is queued, also on other streams, is
- * then never executed, so timeline words do not change any more, and almost all calls return an error. Only
+ * then never executed, so timeline words no longer change, and almost all calls return an error. Only
  * gpu_stream_query() distinguishes this from the failure of one call.
  *
  * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after

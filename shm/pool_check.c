@@ -61,9 +61,7 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 	return number == object || !*steps;
 }
 
-/*
- * Check that each SHARED page belongs to an existing object, and that each object has as many pages as its record says.
- */
+/* Check that each SHARED page belongs to an existing object, and that each object has as many pages as it states. */
 static void check_objects(struct look *look, const uint32_t *shared)
 {
 	uint32_t end = pool_object_end(look->pool), steps = 16 * look->pool->header->object_count;

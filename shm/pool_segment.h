@@ -237,7 +237,7 @@ struct pool_header {
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
 	uint32_t flight_record_bytes;
-	/* number of records of the agent's ring; 0: the flight recorder is off, also in the sessions */
+	/* number of records of the agent's ring; 0: the flight recorder is off, including the rings of the sessions */
 	uint32_t flight_records;
 	uint32_t object_count; /* number of records; record 0 is unused */
 	uint64_t segment_bytes;

@@ -33,7 +33,7 @@ static inline size_t timeline_page_bytes(void)
 }
 
 /*
- * timeline_page_fail() - mark a slot whose number will not change any more, because the session's GPU has failed.
+ * timeline_page_fail() - mark a slot whose number will no longer change, because the session's GPU has failed.
  * timeline_page_failed() - return true if the slot is marked. A reader that finds the mark must read the number again:
  * progress before the failure counts.
  */

@@ -16,7 +16,7 @@
  *
  * A new front has no tokens. On each new socket, the agent first announces all tokens. It announces a new token before
  * it sends the attach_reply with that token, so the front knows a token before the first request that uses it. During
- * its first second, the front does not answer requests with unknown tokens, because the agent may not have announced
+ * its first second, the front does not answer requests with unknown tokens, because the agent might not have announced
  * all of them. Thousands of tokens fill the socket; the agent then continues when it is writable again. If events fill
  * the socket, a new token cannot be announced before the attach_reply. The agent then sends FRONT_TOKENS_FOLLOW, for
  * which it enlarges the socket's buffer, and the front does not answer requests with unknown tokens until it receives

@@ -80,8 +80,8 @@ extern const struct session_part objects_session_part;
 void objects_tick(struct pool *pool);
 void objects_session_end(struct session *session);
 /*
- * object_holders() - for an object that only pins protect, call `found` for each session that pins it, or has left an
- * unsignaled fence there (pins: 0). Cost: a check of each reader.
+ * object_holders() - for an object that only pins protect, call `found` for each session that pins it, or whose fence
+ * for it is not signaled (pins: 0). Cost: a check of each reader.
  * objects_holders() - do this for all such objects.
  */
 void object_holders(const struct pool *pool, uint32_t number, evict_holder_found *found, void *context);

@@ -235,8 +235,8 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
  * evict_window() - make `need` adjacent pages available with the least loss of content. It finds a place where all
  * pages are free, idle, or part of content that may be evicted, and evicts this content. The caller takes the free and
- * idle pages. Return true with *first, although content may have been pinned since or may still be spilled; false,
- * without an eviction, if no such place exists or memory is short.
+ * idle pages. Return true and set *first; content at that place may have been pinned in the meantime, or its spill may
+ * be in progress. Return false, without an eviction, if no such place exists or memory is short.
  * Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);

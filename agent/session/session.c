@@ -215,7 +215,7 @@ void session_enter(struct session *session)
 	pool->sessions[session->id] = session;
 	pool->session_count++;
 	session->tenant->sessions++;
-	/* What the session has counted before this agent's start does not count. */
+	/* Exclude the events that the session counted before this agent's start. */
 	usage_totals_subtract(&session->tenant->ended, &counted);
 	/* The coarse clock did not advance while no session was attached. */
 	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);

@@ -26,7 +26,7 @@ static void restore_descriptors(struct session *session, const struct held *held
 }
 
 /*
- * End a session of an earlier run of gpoold. It has mapped the previous pool segment, which no process writes any more,
+ * End a session of an earlier run of gpoold. It has mapped the previous pool segment, which no process writes anymore,
  * and finds in its own segment that the session is closed. Its pages are quarantined until its process ends, because it
  * may still use them.
  */

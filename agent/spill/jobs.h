@@ -99,7 +99,7 @@ static inline bool jobs_served(const struct jobs *jobs)
 	return jobs_possible(jobs) && !jobs->gone;
 }
 
-/* jobs_mover() - return the pid of the mover that serves; 0: none, or it has not entered yet. */
+/* jobs_mover() - return the pid of the mover that serves the ring; 0: no mover serves it yet. */
 uint32_t jobs_mover(const struct jobs *jobs);
 
 #endif

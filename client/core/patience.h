@@ -2,7 +2,7 @@
  * patience.h - time limits of waits for another process. Internal to libgpool.
  *
  * The time between two polls for the answer counts as at most PATIENCE_LOOK_MS. A longer interval means that this
- * thread did not run: the machine or the container was paused, or overloaded. The other process may not have run
+ * thread did not run: the machine or the container was paused, or overloaded. The other process might not have run
  * either, so this time is not deducted from the limit.
  */
 #ifndef GPOOL_CLIENT_PATIENCE_H

@@ -455,7 +455,7 @@ static int drop_once(struct gpool *pool, const struct gpool_block *block)
 	return error;
 }
 
-/* -EBUSY: the block is being moved. The move ends by itself, but this process is not notified. */
+/* -EBUSY: the block is being moved. This process is not notified when the move ends. */
 int spill_drop(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;

@@ -154,7 +154,7 @@ static void fence_sweep(struct gpool *pool)
 static COLD int fail_gpu(void)
 {
 	return fail(-EIO,
-		"the GPU has failed: work that this process has queued is not executed any more; restart the process");
+		"the GPU has failed: work that this process has queued is no longer executed; restart the process");
 }
 
 static COLD void gpu_fail_all(struct gpool *pool)
@@ -169,7 +169,7 @@ static COLD void gpu_fail_all(struct gpool *pool)
 		if (atomic_load(&pool->streams->slots[slot].number) && atomic_load(&pool->streams->slots[slot].waits))
 			timeline_page_fail(page, slot);
 	pool_log(pool, POOL_LOG_ERROR,
-		"the GPU has failed, and work that this process has queued is not executed any more: %s; "
+		"the GPU has failed, and work that this process has queued is no longer executed: %s; "
 		"restart the process",
 		gpu_error_text());
 }
@@ -342,7 +342,7 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 	return NULL;
 }
 
-/* Describe why stream_lock() has found no stream. The work of a stream that was closed may not be done. */
+/* Describe why stream_lock() has found no stream. The work of a stream that was closed might not be done. */
 static COLD int fail_closed(struct gpool *pool, uint32_t number)
 {
 	uint32_t slot;

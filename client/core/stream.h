@@ -5,7 +5,7 @@
  * closed stream is therefore rejected. A new stream continues the values of the previous stream in its slot, so that
  * the fences of a closed stream stay signaled.
  *
- * After a device failure (gpu.h) the timeline words of GPU streams do not change any more, although work that was
+ * After a device failure (gpu.h) the timeline words of GPU streams no longer change, although work that was
  * running may still use memory. pool->gpu_failed is then set, and waits for their unsignaled fences return -EIO. The
  * words stay as they are, so memory that waits for such a fence is not used again until the process has ended. The slot
  * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of(). The same applies to
@@ -32,7 +32,7 @@ int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 /*
  * stream_is_threads() - return true if the stream is a thread's default stream. Takes no lock.
  * stream_thread_ends() - record that a thread ends. The next gpool_stream_open() closes its default stream, since a
- * thread that ends may not be able to call the driver. Takes no lock.
+ * thread that ends might not be able to call the driver. Takes no lock.
  */
 bool stream_is_threads(const struct gpool *pool, uint32_t stream);
 void stream_thread_ends(struct gpool *pool, const struct thread_cache *thread);

@@ -354,7 +354,7 @@ static int handle_get(struct gpool *pool, uint32_t index, uint64_t *handle)
 
 /* ---- mapping ---- */
 
-/* Map handles side by side at *at, which is increased by the bytes that were mapped, also after an error. */
+/* Map handles side by side at *at, which is increased by the bytes that were mapped, even after an error. */
 static int handles_map(struct gpool *pool, uint32_t first, uint32_t end, uint64_t *at)
 {
 	uint64_t handles[HANDLES_MAPPED];

@@ -22,7 +22,7 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 
 /*
  * window_map_at() - map the handles of leased pages or of pages of an object side by side at another address too,
- * without access. *at: the address, which is increased by the size of the mapped handles, also after an error.
+ * without access. *at: the address, which is increased by the size of the mapped handles, even after an error.
  * Return: 0, -EPIPE, or the error of the back end.
  */
 int window_map_at(struct gpool *pool, uint32_t page, uint32_t page_count, uint64_t *at);

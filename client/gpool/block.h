@@ -490,7 +490,7 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
  * @duration_ms: time after which the reservation ends; 0: no limit
  * @reservation: receives the number of the reservation, which is not 0 and can be sent to other processes
  *
- * The agent provides the pages as for gpool_alloc(), also by eviction. The pages need not be adjacent.
+ * The agent provides the pages as for gpool_alloc(), by eviction if necessary. The pages need not be adjacent.
  *
  * Return: 0, or
  *   -EINVAL      page_count is 0 or above the pool's, timeout_ms below -1

@@ -412,8 +412,8 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  * free and idle pages, evicts no content, and leaves the pages that the sequence's blocks need. Restored content may be
  * evicted again, like all unpinned content.
  *
- * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, also if no content is
- * kept or all of it is in the cache's host memory; or
+ * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, for example because all
+ * content is in the cache's host memory, or none is kept; or
  *   -ENOSPC    no free pages for the remaining content
  *   -EALREADY  the sequence is running
  *   -EIO       a part cannot be restored now; gpool_kv_resume() retries
@@ -500,7 +500,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_growth, 32);
  * for them are missing.
  *
  * @growth:  NULL: as GPOOL_KV_GROWTH_INIT
- * @victims: [most] receives the numbers of the preempted sequences in order, then zeros, also after an error. NULL: not
+ * @victims: [most] receives the numbers of the preempted sequences in order, then zeros, even after an error. NULL: not
  *           needed; required to be NULL if `most` is 0
  *
  * Without a policy, the sequence of the lowest priority is preempted first, and among these the last to arrive. If the
@@ -853,13 +853,13 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and all
- * of which the same sequences use. So a tree shows which texts have a common beginning, and who uses it now.
+ * A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only the
+ * next block follows each block. The tree shows which texts have a common beginning, and how many sequences use it.
  */
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
 	uint64_t key[2];
-	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, its first token is that of its texts */
+	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, since its texts begin with it */
 	uint32_t children;    /* number of nodes among those returned that follow it */
 	uint32_t first_token; /* number of tokens before it */
 	uint32_t blocks;
@@ -1005,7 +1005,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_order, 144);
  *
  * @order: received from the group's process, and to be returned to it; any content is permitted
  *
- * Return: 0 (also if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
+ * Return: 0 (even if the call that was ordered failed; its result is in the order), -EPROTO (not an order of this
  * version of the library), -ECHILD. Threads: any. Cost: as the call that was ordered.
  */
 GPOOL_API int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order);

@@ -355,14 +355,15 @@ enum gpool_lora_tier {
 	GPOOL_LORA_TIER_HOT = 2   /* the pool, complete */
 };
 
-/* What happens to an adapter now. */
+/* The activity of an adapter in this process. */
 enum gpool_lora_activity {
 	GPOOL_LORA_ABSENT = 0, /* not in the pool */
 	GPOOL_LORA_QUEUED = 1, /* waits for a loader thread */
 	GPOOL_LORA_IN_LOAD = 2,
 	GPOOL_LORA_IDLE = 3,    /* in the pool; may be evicted unless another engine has acquired it */
 	GPOOL_LORA_ACTIVE = 4,  /* acquired, or released with a fence that is not signaled */
-	GPOOL_LORA_EVICTING = 5 /* active, but evicted or unloaded by another engine: it leaves with the last release */
+	/* active, but evicted or unloaded by another engine: its pages are freed after the last release */
+	GPOOL_LORA_EVICTING = 5
 };
 
 struct gpool_lora_info {

@@ -22,7 +22,7 @@ struct gpool_object; /* a named object that is being built, or an open version *
  */
 enum gpool_object_class {
 	/*
-	 * read-only after its publication, also for its writer. If pages are smaller than the handles of the pool,
+	 * read-only after its publication, even for its writer. If pages are smaller than the handles of the pool,
 	 * pages of a handle that the object does not fill stay writable for the writer
 	 */
 	GPOOL_OBJECT_IMMUTABLE = 0,

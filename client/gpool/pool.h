@@ -191,7 +191,7 @@ struct gpool_stats {
 	uint64_t scattered;         /* allocations whose pages are not adjacent */
 	uint64_t refills, refusals; /* requests to the agent for pages; requests that it refused */
 	uint64_t driver_calls;      /* calls to the back end by this handle */
-	/* histogram, bucket i: [2^i, 2^(i+1)) ns; one of 256 successful allocations of each thread is measured */
+	/* histogram, bucket i: [2^i, 2^(i+1)) ns; one in 256 successful allocations of each thread is measured */
 	uint64_t allocation_ns[32];
 	uint64_t refill_ns[32]; /* histogram of all refills */
 };

@@ -106,7 +106,7 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
 
 /*
  * GPU failures. A fault of work on the GPU, such as an access to an address without a mapping, ends all GPU work of the
- * process: queued work is not executed any more. Waits for fences that are not signaled then return -EIO, and so do
+ * process: queued work is no longer executed. Waits for fences that are not signaled then return -EIO, and so do
  * calls that queue work. Memory that waits for such a fence is not used again until the process has ended, even after
  * gpool_close(). A process cannot use the GPU after a failure and should end.
  */
@@ -141,9 +141,9 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
  *   -EIO     the GPU of the process that recorded the fence (for an imported event, or of this process) failed before
- *            the fence was signaled: the work before the fence may not have been done
+ *            the fence was signaled: the work before the fence might not have been done
  *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
- *            may not have been done
+ *            might not have been done
  *   -EPIPE   an imported fence that was not signaled when the agent, which reports the death of the fence's process,
  *            was found not running; also later, until the fence is closed
  *   -ECHILD  after fork()

@@ -114,7 +114,7 @@ static int member_do(struct gpool_kv_group *group, uint32_t member, struct gpool
 
 	order->size = sizeof(*order);
 	if (to->broken)
-		return fail(to->broken, "cache %u of the group cannot be reached any more", member);
+		return fail(to->broken, "cache %u of the group can no longer be reached", member);
 	error = to->cache ? gpool_kv_execute(to->cache, order) : to->send(to->context, order);
 	if (!error && !to->cache && order->result < 0)
 		return fail(order->result, "cache %u of the group, in another process, returned the error", member);
@@ -224,7 +224,7 @@ static int count_check(uint32_t count)
 		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
 }
 
-/* Read what a cache is like. Return: 0, -EINVAL, or the code of send(). */
+/* Read the description of a cache. Return: 0, -EINVAL, or the code of send(). */
 static int member_open(struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_member *given)
 {
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_DESCRIBE};

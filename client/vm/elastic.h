@@ -106,8 +106,8 @@ static inline uint32_t elastic_slot_of(const struct elastic *elastic, uint32_t p
 }
 
 /*
- * elastic_used() - find the next run of slots that may not be holes, from *slot on; a range may be far larger than its
- * used part. Return the length of the run, or 0 if there is no further one; *slot becomes its first slot.
+ * elastic_used() - find the next run of slots that might not be holes, from *slot on; a range may be far larger than
+ * its used part. Return the length of the run, or 0 if there is no further one; *slot becomes its first slot.
  */
 uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot);
 

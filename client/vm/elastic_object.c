@@ -49,7 +49,7 @@ static int whole_handles(const struct elastic *elastic, const struct elastic_pag
 
 /* ---- publish ---- */
 
-/* Take the slots out of use: 0, or -EINVAL with nothing changed. */
+/* Take the slots out of use. Return: 0, or -EINVAL with nothing changed. */
 static int publish_begin(struct elastic *elastic, const struct elastic_pages *pages)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool);
@@ -179,7 +179,7 @@ int gpool_range_publish(struct gpool_range *range, uint32_t first, uint32_t coun
 
 /* ---- map ---- */
 
-/* Return 0 if the object's pages can be mapped side by side and are not written any more. */
+/* Return 0 if the object's pages can be mapped side by side and are no longer written. */
 static int object_fits(const struct gpool_object *object)
 {
 	uint32_t per_handle = handle_pages(object->pool);

@@ -205,9 +205,9 @@ static uint32_t list_handles(const struct gpool *pool, const struct page_list *l
 }
 
 /*
- * Take one handle that has several pages. The agent grants runs that may not begin at the start of a handle. Such runs
- * are kept aside until a matching one is found or no more are available. A longer run would contain a whole handle, but
- * the pool may not have one.
+ * Take one handle that has several pages. A run that the agent grants might not begin at the start of a handle. Such
+ * runs are kept aside until a matching one is found or no more are available. A longer run would contain a whole
+ * handle, but the pool might not have one.
  */
 static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
 {

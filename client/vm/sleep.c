@@ -279,7 +279,7 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	cache = thread_cache_of(pool);
 	if (cache)
 		thread_cache_flush(cache);
-	/* This process may not check for needed handles for a long time, so unmap all unused ones now. */
+	/* This process might not check for needed handles for a long time, so unmap all unused ones now. */
 	window_let_go_unused(pool);
 	pool_wake_waiters(pool);
 	return 0;

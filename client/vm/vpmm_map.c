@@ -289,7 +289,7 @@ static int waits_queue(struct vpmm_call *call, struct making *making)
 	return error;
 }
 
-/* Return true if a slot of a hole is still mapped, because its unmap failed too. */
+/* Return true if a slot of a hole is still mapped, because it could not be unmapped when its map was undone. */
 static bool is_mapped(const struct vpmm *vpmm, const struct vm_region *hole)
 {
 	const uint32_t *pages = &vpmm_space(hole)->pages[vpmm_region_slot(vpmm, hole)];

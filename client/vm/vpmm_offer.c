@@ -135,7 +135,7 @@ int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool rea
 
 	/*
 	 * vpmm_adopt() releases the lock. Meanwhile the background thread may offer regions, or another thread may find
-	 * that offered regions are ready. So look again until a pass finds nothing.
+	 * that offered regions are ready. Therefore, look again until a pass finds nothing.
 	 */
 	while (error != -ENOMEM) {
 		offered_take(set, chunk, ready, &offered);

@@ -20,7 +20,7 @@ static __device__ __forceinline__ void async_copy(uint4 *to, const void *from, u
 		     : "memory");
 }
 
-/* async_copies_end() - end a group: the copies since the last group, also if there are none. */
+/* async_copies_end() - end a group: the copies since the last group, even if there are none. */
 static __device__ __forceinline__ void async_copies_end(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");

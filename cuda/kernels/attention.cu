@@ -27,7 +27,7 @@
 
 static const uint32_t no_block = UINT32_MAX;
 
-/* A form of the kernels: element E, codes or not, a head size up to C, decode or prefill. */
+/* A form of the kernels: element type E, with or without int8 codes, a head size up to C, decode or prefill. */
 template <uint32_t E, bool CODES, int C, bool DECODE> struct form {
 	enum {
 		COLUMNS = C,
@@ -203,7 +203,7 @@ template <typename F> static __device__ void places_get(const struct attention_a
 	}
 }
 
-/* place_of() - return tile.place[half], also if `half` is not constant. */
+/* place_of() - return tile.place[half], even if `half` is not constant. */
 template <typename F> static __device__ uint64_t place_of(const struct tile<F> &tile, uint32_t half)
 {
 	uint64_t place = tile.place[0];

@@ -32,7 +32,7 @@ static_assert(sizeof(struct block_copy_item) == 24 && sizeof(struct block_copy_a
 /*
  * block_copy_queue() - queue the copies. Their order is undefined, so no copy may write to memory that another one
  * reads or writes. Copies are fastest if the distance of the two addresses is a multiple of 16.
- * Return: 0 (also without items), -EINVAL (too many items), or an error of gpu_launch().
+ * Return: 0 (even without items), -EINVAL (too many items), or an error of gpu_launch().
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 

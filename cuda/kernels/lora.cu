@@ -110,7 +110,7 @@ template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job 
 	return x;
 }
 
-/* The next tile of a matrix, and how many follow it without a gap. */
+/* The next tile of a matrix, and the number of tiles that follow it without a gap. */
 struct tile_cursor {
 	uint64_t at;
 	uint32_t left, run;
@@ -149,9 +149,9 @@ static __device__ const uint16_t *cursor_take(
 }
 
 /*
- * What a thread needs of one tile, in shared memory: N parts of A, then 2 M parts of x, of 8 elements each. The parts
- * of the threads are next to each other. Each thread reads only what it has copied itself, so warps do not wait for
- * each other.
+ * The data of one tile that a thread uses, in shared memory: N parts of A, then 2 M parts of x, of 8 elements each. The
+ * parts of the threads are next to each other. Each thread reads only the parts that it has copied itself, so warps do
+ * not wait for each other.
  */
 template <int M, int N> static __device__ uint4 *stage_at(uint4 *memory, uint32_t thread, uint32_t stage)
 {

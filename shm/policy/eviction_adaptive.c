@@ -16,7 +16,7 @@
  *
  * The unit of age is the size of the cache. Before anything is learned, the rates fall with age, which yields LRU. The
  * size of the cache is the number of nodes kept at an eviction. It is changed only if this number exceeds it or is less
- * than a quarter of it, because the capacity may not be a fixed number of nodes.
+ * than a quarter of it, because the capacity might not be a fixed number of nodes.
  *
  * Each class and age has a list of candidates. A candidate stays in the list of the age at which it was added until the
  * first visit after it has reached another age. The list with the lowest density is found with a bitmap of the nonempty

@@ -51,7 +51,7 @@ static inline int calls_compare(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Return the number of a name in a text of calls_end(); 0: the text does not have it. */
+/* Return the number of a name in a text of calls_end(); 0: the text does not contain the name. */
 static inline uint64_t calls_expected(const char *text, const char *name)
 {
 	size_t length = strlen(name);

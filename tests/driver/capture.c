@@ -1,8 +1,8 @@
 /*
  * capture.c - stream capture and graphs: "Stream Management" (cuStreamBeginCapture and others) and "Graph Management".
  *
- * A graph is a list of operations in the order of their capture, which is an order that its dependencies permit; a
- * launch queues them one after the other. What was captured is repeated with the arguments of its first time.
+ * A graph is a list of operations in the order of their capture, which is an order that its dependencies permit. A
+ * launch queues them one after the other, with the arguments that they had when they were captured.
  */
 #include "tests/driver/driver.h"
 

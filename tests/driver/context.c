@@ -173,7 +173,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 
 /*
  * "Primary Context Management", cuDevicePrimaryCtxRetain: creates the primary context on first use; it is not pushed,
- * and each retain is to be released.
+ * and each retain must be released.
  */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 {

@@ -2,7 +2,7 @@
  * driver.h - internals of the driver double, a libcuda.so.1 that runs on the CPU, as strict as the documentation.
  *
  * README.md describes what it models and its settings. Each rule names its source: the title of the section of
- * NVIDIA's "CUDA Driver API" that states it, and the function. A rule without a source is a choice, and says so.
+ * NVIDIA's "CUDA Driver API" that states it, and the function. A rule without a source is a choice, and is marked so.
  *
  * One lock, driver.lock, protects everything in the process except the bytes of device memory. Every entry point takes
  * it in call_enter() and drops it in call_leave(). driver.changed is signaled when something may have ended a wait.
@@ -24,7 +24,7 @@
 
 enum { DEVICES_MAX = 2, SHARED_EVENTS = 4096, RECORDS_PENDING = 256, COST_MAX = 64 };
 
-/* What a call needs, for call_enter(). */
+/* Preconditions of a call, for call_enter(). */
 enum {
 	CALL_CONTEXT = 1,     /* a current context, else CUDA_ERROR_INVALID_CONTEXT */
 	CALL_AFTER_FAULT = 2, /* works after a fault: queries, and what only manages contexts */
@@ -32,7 +32,7 @@ enum {
 	CALL_BEFORE_INIT = 8, /* works before cuInit() */
 };
 
-/* What the documentation leaves open, and what tests vary; driver.c reads them from the environment. */
+/* Properties that the documentation leaves open, or that tests vary; driver.c reads them from the environment. */
 struct settings {
 	unsigned devices;
 	uint64_t memory_bytes; /* of each device */
@@ -49,7 +49,7 @@ struct settings {
 	bool aligned;          /* by default, an address range is aligned to the granularity */
 	bool unmap_waits;      /* cuMemUnmap and cuMemSetAccess wait for all queued work */
 	bool fork;             /* a child of fork() may call cuInit() */
-	bool delay;            /* calls last as long as the cost model says */
+	bool delay;            /* each call takes the time of the cost model */
 	bool late;             /* the last queued operation that seems ready runs first; see stream.c */
 	bool partial;          /* access can be set for a part of an allocation */
 	uint64_t faults;       /* about one of this number of queued operations fails; 0: none */

@@ -54,7 +54,7 @@ CUresult machine_open(void)
 	return CUDA_SUCCESS;
 }
 
-/* file_take_back() - free a file that no process locks any more. */
+/* file_take_back() - free a file that no process locks anymore. */
 static void file_take_back(int device, const char *name)
 {
 	struct stat status;

@@ -173,7 +173,7 @@ static CUresult memory_make(int device, uint64_t bytes, bool exportable, struct 
 
 /*
  * "Virtual Memory Management", cuMemCreate: the size is a multiple of the granularity, flags are 0; memory is exported
- * later only as one of the requested types; RDMA only where the device's attribute says so. It needs no context.
+ * later only as one of the requested types; RDMA only if the device has the attribute. It needs no context.
  */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
 	unsigned long long flags)
@@ -214,7 +214,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return call_leave(CUDA_SUCCESS);
 }
 
-/* What an exported descriptor carries beside the file. */
+/* The data of an exported descriptor, in addition to the file. */
 struct carried {
 	char magic[8];
 	int device;
@@ -241,7 +241,7 @@ static CUresult descriptor_make(const struct memory *memory, int *descriptor)
 	ssize_t sent;
 
 	memcpy(carried.name, memory->name, sizeof(carried.name));
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair)) /* inheritable: the driver does not say that it is not */
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair)) /* inheritable: its documentation does not exclude that */
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	header->cmsg_level = SOL_SOCKET;
 	header->cmsg_type = SCM_RIGHTS;
@@ -326,7 +326,7 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 	unsigned char *at;
 	uint64_t head, shift = 0;
 
-	/* A range whose alignment is not requested is aligned to less than the granularity, if the setting says so. */
+	/* A range whose alignment is not requested is aligned to less than the granularity, unless the setting is on. */
 	if (!settings.aligned && align < settings.granularity)
 		shift = align > 4096 ? align : 4096;
 	if (align < settings.granularity)
@@ -357,8 +357,8 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 
 /*
  * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two, and the size a
- * multiple of the granularity, as for everything that will be mapped there. What an alignment of 0 means is not
- * documented: the setting `aligned` says.
+ * multiple of the granularity, as for everything that will be mapped there. The meaning of an alignment of 0 is not
+ * documented: the setting `aligned` determines it.
  */
 CUresult cuMemAddressReserve(
 	CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
@@ -443,8 +443,8 @@ static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memo
 
 /*
  * "Virtual Memory Management", cuMemMap: offset and flags are 0; address and size are multiples of the granularity; the
- * range is in one reservation and not mapped. Here the size must also be the handle's: the documentation says nothing
- * of a part, and others report failures. The mapping starts without access.
+ * range is in one reservation and not mapped. Here the size must also be the handle's: the documentation does not
+ * mention a part, and other projects report failures. The mapping starts without access.
  */
 CUresult cuMemMap(
 	CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -763,7 +763,7 @@ CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 			return call_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	if (memory_is_device((uintptr_t)at))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
-	/* An address on the device of its own, unless the attribute says that the host's can be used. */
+	/* An address on the device of its own, unless the attribute permits that of the host. */
 	alias = settings.host_alias ? mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
 				    : at;
 	registration = alias == MAP_FAILED ? NULL : calloc(1, sizeof(*registration));

@@ -629,7 +629,7 @@ static CUresult word(enum operation_kind kind, CUstream handle, CUdeviceptr at, 
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* "Stream Memory Operations": supported where the attribute says so. */
+	/* "Stream Memory Operations": supported if the device has the attribute. */
 	if (!settings.timeline)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!at || at % 8)

@@ -52,8 +52,8 @@ void emulated_copies_wait(uint32_t left);
 enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 
 /*
- * A context to switch to. swapcontext() makes a system call, so it is used only where AddressSanitizer has to know of
- * the switch, and to start a fiber.
+ * A context to switch to. swapcontext() makes a system call, so it is used only where AddressSanitizer must be notified
+ * of the switch, and to start a fiber.
  */
 struct place {
 	ucontext_t context;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench.py - measure vLLM on gpool beside stock vLLM; `make bench-engines` runs it in build/engines.
+"""bench.py - compare vLLM on gpool with stock vLLM; `make bench-engines` runs it in build/engines.
 
 usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
@@ -8,8 +8,8 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
              both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
-  sharing    the part of the tokens that the second one of two engines finds cached, beside that of one engine that
-             serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
+  sharing    the part of the tokens that the second one of two engines finds cached, compared with that of one engine
+             that serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
   --document  write the table into docs/benchmarks.md
 
@@ -86,7 +86,7 @@ class Way:
     """Engines that divide memory in one way: stock ones, or those on an agent of their own."""
 
     def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
-        """extra: kv_connector_extra_config; None: stock engines, with a fixed part of the memory each."""
+        """Start the engines. extra: kv_connector_extra_config; None: stock engines, each with a part of the memory."""
         size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
         self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
@@ -182,7 +182,7 @@ def bursts(number: int, size: int) -> Tuple[List[List[int]], List[List[int]]]:
 
 
 class Played:
-    """What the rounds of a way have given."""
+    """The results of the rounds of a way."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
@@ -255,7 +255,7 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
 
 def sharing() -> List[Row]:
     """Measure the hit rates of the second engine, and of one engine for the same requests."""
-    pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: what running requests need besides
+    pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: for running requests
     options = {"max_num_seqs": BURST, "block_size": BLOCK}
     return measured(
         {

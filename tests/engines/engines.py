@@ -55,7 +55,7 @@ FORKS.set_forkserver_preload(["serve"])
 
 
 class Answer(NamedTuple):
-    """What an engine has generated."""
+    """The tokens that an engine has generated."""
 
     tokens: List[int]
     cached: int
@@ -65,7 +65,11 @@ class Engine(Processes):
     """An engine that a program drives through a pipe: serve.py."""
 
     def __init__(self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any):
-        """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: arguments of vllm.LLM."""
+        """Start an engine.
+
+        directory: the agent's runtime directory; None: stock vLLM.
+        extra: kv_connector_extra_config. more: arguments of vllm.LLM.
+        """
         self._options = {**OPTIONS, "model": str(path), **more}
         if directory is not None:
             self._options.setdefault("kv_transfer_config", connector(directory, extra))
@@ -190,7 +194,7 @@ class EngineTest(unittest.TestCase):
         return sum(pin["usage"] == "object" for pin in found)
 
     def await_idle(self, agent: Optional[Agent] = None, engines: int = 1) -> None:
-        """Wait until the engines on an agent keep only what others may take, besides a page each."""
+        """Wait until each engine on an agent has at most one page that other sessions may not take."""
         until = time.monotonic() + SECONDS
         # In this order: publishing makes a pinned page of a range a page of a pinned object, which the status omits.
         while self.status(agent)["pinned_pages"] > engines or self.pinned_objects(agent):

@@ -1,8 +1,8 @@
-"""An engine for tests, in a process that the fork server has forked: it answers what it receives through a pipe. Or a
-command of vLLM, in such a process.
+"""An engine for tests, in a process that the fork server has forked; it answers requests that it receives through a
+pipe. Or a command of vLLM, in such a process.
 
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
-cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" beside "tokens" has the arguments
+cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" next to "tokens" has the arguments
 of a LoRARequest, and "transfers" the kv_transfer_params of each prompt.
 {"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
 has failed. {"metric": NAME} is answered by {"value": N}.
@@ -19,7 +19,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Dict, List
 
-# What the processes of an engine import, once for all engines: the fork server imports this module.
+# The modules that the processes of an engine import, once for all engines: the fork server imports this module.
 import vllm.v1.engine.core
 import vllm.v1.executor.multiproc_executor
 import vllm.v1.worker.cpu_worker  # noqa: F401

@@ -1,8 +1,8 @@
 """An engine with vLLM's scheduler and block pool and the connector, and a computed function in place of a model.
 
 The "KV content" of a token is a hash of all tokens up to it, and the next token depends on that hash alone. Each step
-checks the content of all earlier tokens of its requests where the block tables say that it is. So each block that is
-lost, mixed up, or used too early shows, in thousands of steps per second.
+checks the content of all earlier tokens of its requests, at the places in the block tables. This detects each block
+that is lost, mixed up, or used too early, in thousands of steps per second.
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ def config_of(directory: Optional[str], extra: Dict[str, Any], **arguments: Any)
 
 
 class Engine:
-    """A simulated engine. directory: of the agent; None: stock vLLM. workers: ranks, each with a range of its own."""
+    """A simulated engine.
+
+    directory: the agent's runtime directory; None: stock vLLM.
+    workers: number of ranks, each with its own range.
+    """
 
     def __init__(
         self,

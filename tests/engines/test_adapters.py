@@ -129,7 +129,7 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "exceed 2500 bytes; raise"):
             mine.store("c", b"{}", data)
         self.assertEqual(there(), ["a", "b", "notes", "theirs"])
-        mine.store("a", b"{}", b"y" * 400)  # the first version is not used any more
+        mine.store("a", b"{}", b"y" * 400)  # the first version is no longer used
         self.assertEqual(there(), ["a", "a", "b", "notes", "theirs"])
         mine.store("c", b"{}", data)
         self.assertFalse(first.exists())

@@ -1,4 +1,4 @@
-"""An engine that is idle or stopped gives its memory to others, and goes on.
+"""An engine that is idle or stopped frees its memory for others, and continues.
 
 Requirements: E2.
 """

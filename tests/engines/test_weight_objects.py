@@ -42,7 +42,7 @@ class WeightObjects(AgentTest):
         model = Model()
         expected = {name: tensor.clone() for name, _, tensor in torch_weights.tensors(model)}
         made = publish_weights(self.pool, "weights", model)
-        self.assertEqual(made.info().pages, 1)  # the tensor with two names is there once
+        self.assertEqual(made.info().pages, 1)  # the tensor with two names is stored once
         self.assertRaises(gpool.Stale, publish_weights, self.pool, "weights", model)
         published: List[int] = []
 

@@ -20,7 +20,7 @@ static const char *crash_pool = POOL;
 static _Atomic int64_t *countdown;
 static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
 
-/* Return the path of .../tests/crash/gpoold-agent.so, which is built beside the test program. */
+/* Return the path of .../tests/crash/gpoold-agent.so, which is built in the folder of the test program. */
 static inline const char *crash_module(void)
 {
 	static char path[512];

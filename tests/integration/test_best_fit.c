@@ -119,7 +119,7 @@ static void test_sizes_and_classes(void **state)
 	assert_int_equal(totals().mapped, 2 * MIB);
 	take(MIB, 0); /* from the same segment */
 	assert_int_equal(totals().mapped, 2 * MIB);
-	take(MIB + 1, 0); /* not a small request any more, and no other segment has room for it */
+	take(MIB + 1, 0); /* no longer a small request, and no other segment has room for it */
 	assert_int_equal(totals().mapped, 22 * MIB);
 	take(PIECE_MIB * MIB + 1, 0); /* the segment has room for it */
 	assert_int_equal(totals().mapped, 22 * MIB);

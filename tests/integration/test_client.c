@@ -502,7 +502,7 @@ static void test_fork(void **state)
 }
 
 /*
- * A child may attach by itself. Calls that nanomsg does not support in a child are refused, and the child's close does
+ * A child may attach itself. Calls that nanomsg does not support in a child are refused, and the child's close does
  * not block.
  */
 static void test_child_with_a_pool_of_its_own(void **state)

@@ -672,7 +672,7 @@ static void test_without_an_agent(void **state)
 	fence = imported(&timeline);
 	admin_close();
 	harness_kill(&harness);
-	/* Deaths are not reported any more. */
+	/* Deaths are no longer reported. */
 	assert_int_equal(gpool_fence_wait(ours, fence, -1), -EPIPE);
 	closed(fence);
 	assert_int_equal(gpool_fence_import(ours, &timeline, &fence), 0); /* its page is still mapped */

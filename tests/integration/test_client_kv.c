@@ -559,7 +559,7 @@ static void test_watermark(void **state)
 	assert_int_equal(try_allocate(6 * BLOCK_TOKENS + 1, 0, 0, &(uint64_t){0}), -ENOSPC);
 	assert_int_equal(shortage().needed_blocks, 7);
 	assert_int_equal(shortage().free_blocks, 14);
-	/* A running sequence may use all blocks, also after a preemption. */
+	/* A running sequence may use all blocks, even after a preemption. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 14 * BLOCK_TOKENS, NULL), 0);
 	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 64);
 	allocated(1, 0, 0);

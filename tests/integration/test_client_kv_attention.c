@@ -1,8 +1,8 @@
 /*
  * test_client_kv_attention.c - gpool_kv_attention() reads the blocks and tables of a cache.
  *
- * Goal: keys and values are found through the device tables in the described layout, also in shared blocks and with
- * int8 codes. Calls that cannot be made are refused. The kernels' accuracy is tested in test_attention.c.
+ * Goal: keys and values are found through the device tables in the documented layout, including shared blocks and int8
+ * codes. Calls that cannot be made are refused. The kernels' accuracy is tested in test_attention.c.
  *
  * Method: keys are zero, so that each value has the same weight and the result is their mean; or one key selects its
  * value.

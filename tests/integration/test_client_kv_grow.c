@@ -2,7 +2,7 @@
  * test_client_kv_grow.c - growing a sequence, and preempting others for it.
  *
  * Goal: while blocks or pages are missing, sequences are preempted in the order of the cache or as the caller's policy
- * says, no more than needed and at most as many as permitted. The content of those that are left is unchanged.
+ * requires, no more than needed and at most as many as permitted. The content of the others is unchanged.
  * Offloaded content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
  *
  * Method: the tests fill a cache or the pool with sequences of known content. Policies are functions of the test.
@@ -225,7 +225,7 @@ static void test_policy(void **state)
 	middle = written(16, 5);
 	low = written(16, 1);
 	late = written(16, 1);
-	/* The sequence of the lowest priority grows at the expense of others, then as the cache says. */
+	/* The sequence of the lowest priority grows at the expense of others, then in the order of the cache. */
 	growth = policy_of(low, high, 0);
 	assert_int_equal(grow(low, 20, &growth), 2);
 	assert_int_equal(policy.calls, 2);

@@ -589,7 +589,7 @@ static void test_long_sequence(void **state)
 	gpool_close(other);
 }
 
-/* Sleep drops offered chunks, also of a cache whose content is kept. The counts are correct at once. */
+/* Sleep drops offered chunks, even of a cache whose content is kept. The counts are correct at once. */
 static void test_sleep(void **state)
 {
 	uint64_t user;

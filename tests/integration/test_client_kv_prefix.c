@@ -742,7 +742,7 @@ static void test_tree(void **state)
 	for (uint32_t i = 0; i < 10; i++)
 		assert_int_equal(node_of[block_at(second, i)], i < 4 ? 0 : node - nodes);
 	assert_int_equal(node_of[block_at(second, 10)], UINT32_MAX);
-	/* A sequence that continues the first text makes no new node, but it uses another number of sequences. */
+	/* A sequence that repeats a part of the first text splits its node, since more sequences use that part. */
 	third = published(left, 6 * T);
 	tree_read();
 	assert_int_equal(node_count, 4);

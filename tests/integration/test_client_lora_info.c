@@ -173,7 +173,7 @@ static void test_evicted(void **state)
 	assert_float_equal(before.hot_utilization, (double)before.hot_bytes / (double)before.hot_limit_bytes, 1e-6);
 	assert_float_equal(before.warm_utilization, (double)before.warm_bytes / (double)before.warm_limit_bytes, 1e-6);
 	assert_float_equal(before.cold_utilization, 0, 0);
-	/* All pages are needed elsewhere; the copy in host memory stays. */
+	/* All pages are needed elsewhere; the copy in host memory is kept. */
 	alloc(other, PAGES);
 	AWAIT(stats().hot_evictions == 1);
 	is_now(GPOOL_LORA_TIER_WARM, GPOOL_LORA_ABSENT);

@@ -1,7 +1,7 @@
 /*
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
- * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, also after it was
+ * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, even after it was
  * published. Without the key it is allocated on use. A pool larger than the machine's memory is refused.
  *
  * Method: the test starts a gpoold and inspects its memory through its open files, and through the maps of this

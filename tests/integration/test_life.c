@@ -2,7 +2,7 @@
  * test_life.c - starts and ends of gpoold, its processes, and sessions.
  *
  * Goal: two gpoolds do not share a directory. A stop leaves nothing behind, and a kill leaves nothing that does harm.
- * Pages are freed when, and only when, no process can access them any more, and return to their owner.
+ * Pages are freed when, and only when, no process can access them anymore, and return to their owner.
  *
  * Method: real processes, including workers, are ended in each way. The processes of a gpoold are found in /proc by its
  * process group, and its memory by inode.

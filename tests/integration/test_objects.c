@@ -649,7 +649,7 @@ static void test_freed_pages_are_writable(void **state)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* GPU work that writes must be done before a publication. */
+/* GPU work that writes to an object must finish before the object is published. */
 static void test_busy(void **state)
 {
 	struct gpool_object *object = create_as(pool, "busy", GPOOL_OBJECT_IMMUTABLE);

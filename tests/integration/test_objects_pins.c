@@ -278,7 +278,7 @@ static void scan(void)
 	}
 }
 
-/* A scan of other objects does not evict the expensive and the frequently used one, also with the agent's successor. */
+/* A scan of other objects does not evict the expensive and the frequently used object, even with the next agent. */
 static void test_worth(void **state)
 {
 	struct gpool_object *dear, *often, *plain;

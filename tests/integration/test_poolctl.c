@@ -786,7 +786,7 @@ static void test_pinnable_object(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* The benchmark runs beside a worker, takes no pages from it, and leaves nothing behind. */
+/* The benchmark runs in parallel with a worker, takes no pages from it, and leaves nothing behind. */
 static void test_bench(void **state)
 {
 	static const char *const numbers[] = {"used_pages", "pinned_pages", "evicted_pages", "sessions"};
@@ -909,7 +909,7 @@ static void test_adapters(void **state)
 }
 
 /*
- * Shared prefixes are shown as a tree. Other objects are not shown, also if they follow one another.
+ * Shared prefixes are shown as a tree. Other objects are not shown, even if they follow one another.
  * Requirements: K17.
  */
 static void test_prefixes(void **state)

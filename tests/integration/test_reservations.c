@@ -178,7 +178,7 @@ static int try_use(const struct child *child, uint64_t reservation, uint32_t pag
 	return tell(child, &(struct command){.what = 'u', .pages = pages, .reservation = reservation}).result;
 }
 
-/* The timeout is for the restart of an agent; the pages are there. */
+/* The timeout is for the restart of an agent; enough pages are available. */
 static void uses(const struct child *child, uint64_t reservation, uint32_t pages)
 {
 	const struct command command = {

@@ -242,7 +242,7 @@ static void test_engines_of_one_tenant_share(void **state)
 	gpool_close(engine);
 }
 
-/* Any session may use a name that is free again, also after an admin has freed it. */
+/* Any session may use a name that is free again, even if an admin has freed it. */
 static void test_freed_name(void **state)
 {
 	uint64_t version;

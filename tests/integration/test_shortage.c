@@ -2,7 +2,7 @@
  * test_shortage.c - a refused allocation names the sessions that hold the pages, and how the pages are used.
  *
  * Goal: gpool_oom_info() and the agent's replies to tools count needed, offered and idle pages of each session and
- * tenant, also of a stopped process.
+ * tenant, including stopped processes.
  *
  * Method: a real gpoold, and engines in separate processes that allocate pages, report that, and are stopped. Counts
  * are exact: idle pages are not reclaimed during the test, and an allocation of more than one page leases no additional

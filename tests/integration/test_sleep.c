@@ -254,7 +254,7 @@ static void test_driver_calls(void **state)
 	gpool_close(other);
 }
 
-/* If handles hold several pages, ranges begin at the start of a handle, also after a wake. */
+/* If handles hold several pages, ranges begin at the start of a handle, even after a wake. */
 static void test_handles_of_several_pages(void **state)
 {
 	struct gpool_range *mutable, *ephemeral, *immutable;

@@ -162,7 +162,7 @@ static void test_a_folder_that_the_front_cannot_pass(void **state)
 	assert_int_equal(mkdir(directory, 0700), 0);
 	snprintf(text, sizeof(text), "front_user '%s' has no search permission for '%s'", front->pw_name, directory);
 	refused(RUN("--dir", directory, "--pool", POOL), text);
-	/* The folder of the sockets itself was made by somebody else. */
+	/* The folder of the sockets itself was created by another user. */
 	assert_int_equal(chmod(directory, 0711), 0);
 	snprintf(path, sizeof(path), "%s/nn", directory);
 	assert_int_equal(mkdir(path, 0755), 0);

@@ -1,7 +1,7 @@
 /*
  * test_tool_output.c - programs whose standard output is closed or full.
  *
- * Goal: every program reports that and fails, also for --help, --version and lists. Method: run the real programs with
+ * Goal: every program reports that and fails, including --help, --version and lists. Method: run the real programs with
  * standard output closed, and with /dev/full.
  */
 #include "tests/integration/tool_process.h"

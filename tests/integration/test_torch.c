@@ -111,7 +111,7 @@ static struct gpool_vm_stats totals(void)
 	return totals;
 }
 
-/* Collect the library's output on stderr while `call` runs. */
+/* Capture the library's output on stderr while `call` runs. */
 static void said(char *text, size_t bytes, void (*call)(void))
 {
 	FILE *file = tmpfile();

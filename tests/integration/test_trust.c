@@ -666,7 +666,7 @@ static void test_mover_dies_during_transfers(void **state)
 	deaths_over_transfers("gpoold-mover");
 }
 
-/* Pages that are not mapped any more are cleared before they are requested. */
+/* Pages that are no longer mapped are cleared before they are requested. */
 static void test_ahead_of_need(void **state)
 {
 	(void)state;
@@ -1051,7 +1051,7 @@ static void sleeps(uint32_t kept_pages)
 	are_zero(blue, blocks, count);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	is_all(red, &pinned, RED_BYTE);
-	/* The object has no reader any more, so its pages count as unmapped. */
+	/* The object no longer has a reader, so its pages count as unmapped. */
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 	AWAIT(take(blue, &blocks[count], 1, 0) == 1);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);

@@ -409,7 +409,7 @@ static void test_workers_stay_attached(void **state)
 }
 
 /*
- * Upgrade to another version with the same layout and back while engines run, also after a death of either version's
+ * Upgrade to another version with the same layout and back while engines run, and after the death of either version's
  * agent.
  */
 static void test_another_version_is_taken(void **state)
@@ -471,7 +471,7 @@ static void test_another_layout_is_refused(void **state)
 	pool_is_free();
 }
 
-/* The reason and the remedy are reported in full, also for a file with a long path. */
+/* The reason and the remedy are reported in full, even for a file with a long path. */
 static void test_a_long_path_leaves_room_for_the_reason(void **state)
 {
 	enum { FOLDERS = 3 }; /* their names are longer than the part of a path that a message shows */

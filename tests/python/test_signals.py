@@ -56,7 +56,7 @@ class Signals(AgentTest):
         with self.agent.pool() as other, other.acquire_role("writer"):
             self.interrupt(lambda: self.pool.acquire_role("writer"))
             self.assertRaises(gpool.TimedOut, self.pool.acquire_role, "writer", 1)
-        self.pool.acquire_role("writer").release()  # it is not a standby any more
+        self.pool.acquire_role("writer").release()  # it is no longer a standby
 
     def test_asking_a_stopped_agent_for_a_role(self) -> None:
         with self.stopped_agent():

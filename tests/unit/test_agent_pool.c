@@ -165,7 +165,7 @@ static void test_other_sessions_continue(void **state)
 	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = PAGES};
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
-	/* An id is used again only after all others, also by a new agent. */
+	/* An id is used again only after all others, even by a new agent. */
 	assert_int_equal(pool->session_next, SPILLS + 1);
 	recover_resume(pool);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);

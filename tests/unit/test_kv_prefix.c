@@ -90,7 +90,7 @@ static void test_each_token_and_its_place_count(void **state)
 	}
 }
 
-/* The same block elsewhere in a text has another key. So has a block after two blocks changed places. */
+/* The same block elsewhere in a text has another key, and so has a block that follows two exchanged blocks. */
 static void test_order_of_blocks_counts(void **state)
 {
 	const uint32_t a[TOKENS] = {1}, b[TOKENS] = {2};

@@ -158,7 +158,7 @@ static void test_joins_only_within_a_stream(void **state)
 	/* A region without a stream is next to a region of a stream. */
 	give(regions[3], VM_NONE, 0);
 	assert_string_equal(picture(), "[-2/1][-4/2][-2/0][-2/1][2][.88]");
-	/* When a stream ends, its regions have no stream any more, and join. */
+	/* When a stream ends, its regions no longer have a stream, and join. */
 	region_stream_end(&set, 2);
 	check();
 	assert_string_equal(picture(), "[-2/1][-6/0][-2/1][2][.88]");

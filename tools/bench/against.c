@@ -157,7 +157,7 @@ static bool group_compare(struct comparison *comparison, enum group group)
 
 			worked &= program_run(comparison, build, arguments, take_figure) == 0;
 		}
-		if (!worked) /* the n-th values of both builds must be of the same round */
+		if (!worked) /* the n-th values of both builds must be from the same round */
 			break;
 	}
 	if (comparison->against->progress)

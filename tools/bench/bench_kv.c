@@ -1,7 +1,7 @@
 /*
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one; forks; a prompt of 128k
- * tokens; a preempted and resumed sequence; a published text of 64k tokens that is found again, also after its memory
- * was offered; a text of 16k tokens that is shared with another engine.
+ * tokens; a preempted and resumed sequence; a published text of 64k tokens that is found again, directly or after its
+ * memory was offered; a text of 16k tokens that is shared with another engine.
  *
  * Blocks are 32 KiB, sixteen per page. Memory is already mapped, or reclaimable, except in figures called cold. On
  * `host`, a mapping is a system call; its cost on a GPU must be measured on a GPU.

@@ -33,8 +33,9 @@ Names = dict[tuple[str, str], set[str]]
 
 
 class Rules:
-    """rooms: name -> the rooms that it uses, None: all. debts, symbols: (from, to) -> count. cycles: folder ->
-    files."""
+    """The rules in a file.
+
+    rooms: name -> the rooms that it uses, None: all. debts, symbols: (from, to) -> count. cycles: folder -> files."""
 
     def __init__(self, path: Path) -> None:
         self.rooms: dict[str, set[str] | None] = {}

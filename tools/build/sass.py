@@ -115,8 +115,8 @@ def wide_loads_in_flight(instructions: list[Instruction]) -> int:
     """Return the largest number of loads of 128 bits that a thread has issued before it uses the result of one.
 
     The instructions are read in the order of their addresses. Loads before a jump back, a call or the end are not in
-    flight after it. Asynchronous copies are in flight until a wait for their group, also in later iterations of the
-    loop, of which several are read."""
+    flight after it. Asynchronous copies are in flight until a wait for their group, which may be in a later iteration
+    of the loop; several iterations are read."""
     bodies = [body for body in loops(instructions) if any(each.wide_copy for each in body)]
     return max(in_flight(instructions), *(in_flight(body * 4) for body in bodies), 0)
 

@@ -56,7 +56,7 @@ static int dtype_set(struct model *model, const char *value, char *error)
 	return -EINVAL;
 }
 
-/* Parse "layers=32". The bounds are far above any model, and keep the product below 2^37. */
+/* Parse "layers=32". The limits exceed the values of any model by far, and keep the product below 2^37. */
 static int field_set(struct model *model, char *field, char *error)
 {
 	const struct {

@@ -123,7 +123,7 @@ static void draw_kills(const struct chart *chart, const struct plan *plan, const
 	}
 }
 
-/* Draw the start of the idle times, of all engines or of one. */
+/* Mark the start of each idle time of an engine, or of all engines (-1). */
 static void draw_turns(const struct chart *chart, const struct plan *plan, int engine)
 {
 	for (int e = 0; plan->idle_us > 0 && e < BOARD_ENGINES; e++) {

@@ -259,7 +259,7 @@ class Run:
         self.failure: Optional[Exception] = None
         self.seconds = 0.0
         self._begin = 0.0
-        self._pids: Dict[int, int] = {}  # the engines of processes, also of those that were killed
+        self._pids: Dict[int, int] = {}  # the engines of processes, including those that were killed
 
     def go(self) -> "Run":
         """Start the servers, send all requests, and end the servers."""

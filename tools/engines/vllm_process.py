@@ -115,7 +115,7 @@ class Processes:
         self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
         try:
             self.process = self._start()
-        except BaseException:  # also a signal's
+        except BaseException:  # including those that signal handlers raise
             self.log.unlink()
             raise
         RUNNING.add(self)
@@ -162,7 +162,7 @@ class Processes:
         return self.text()[-30000:]
 
     def text(self) -> str:
-        """Return what the engine has logged."""
+        """Return the log of the engine."""
         return self.log.read_text(errors="replace")
 
     def signal(self, number: int) -> None:
@@ -175,7 +175,7 @@ class Processes:
 
     def kill(self) -> None:
         """Kill all processes of the engine at once, and wait for their end."""
-        self.process.kill()  # it may not lead its session yet
+        self.process.kill()  # it might not lead its session yet
         while running := self._running():
             for descriptor in running:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -212,7 +212,11 @@ class Server(Processes):
     def __init__(
         self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any
     ) -> None:
-        """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: options of the command."""
+        """Start a server.
+
+        directory: the agent's runtime directory; None: stock vLLM.
+        extra: kv_connector_extra_config. more: options of the command.
+        """
         host, port = loopback()
         self.address = f"http://{host}:{port}"
         options = {**OPTIONS, "served_model_name": "m", **more}

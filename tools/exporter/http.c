@@ -229,7 +229,7 @@ int http_listen(const char *address, uint16_t *port)
 	return fd;
 }
 
-/* The daemon's limit is twice our limit, because replaced connections may not have ended yet. */
+/* The daemon's limit is twice our limit, because replaced connections might not have ended yet. */
 static struct MHD_Daemon *daemon_start(struct http *http, int socket)
 {
 	return MHD_start_daemon(

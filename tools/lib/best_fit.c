@@ -17,7 +17,7 @@
  * Compared with gpool, it rounds less and makes almost no driver calls once it has grown, but it cannot combine
  * separate pieces. A segment is a block of the pool. The block is contiguous as long as the pool has enough free pages,
  * anywhere; segments here therefore cost less, and fail later, than with the driver's malloc. One lock protects
- * everything, also while a segment is allocated.
+ * everything, even while a segment is allocated.
  */
 #include "tools/lib/allocator.h"
 
@@ -290,7 +290,7 @@ static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint
 	return 0;
 }
 
-/* Free a segment; no GPU work may use it any more. */
+/* Free a segment; no GPU work may still use it. */
 static void segment_drop(struct best_fit *pool, struct segment *segment)
 {
 	struct piece *piece = segment->first, *next;

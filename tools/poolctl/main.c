@@ -199,7 +199,7 @@ static const struct verb verbs[] = {
 		"and format, so the hot and the warm object of an adapter have the same KEY. READERS is the number of "
 		"sessions that have the object open; PINS is the number of pins, which prevent its eviction; USES is "
 		"the number of uses that the agent has counted. STATE is loading (its publication is in progress), "
-		"active (pinned), idle, or evicting (it leaves the pool when its last reader closes it). A second "
+		"active (pinned), idle, or evicting (its pages are freed when its last reader closes it). A second "
 		"table has the totals of each tier: the share of the pool, and the evictions since the pool was "
 		"created.",
 		"poolctl adapters --pool p0", "Print the adapters of one pool."},

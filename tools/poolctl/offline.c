@@ -32,7 +32,7 @@ struct offline {
 	struct offline_pool pools[PIECE_POOLS_MAX];
 };
 
-/* Copy a name from shared memory, which may lack its NUL and may not be text. */
+/* Copy a name from shared memory, which may lack its NUL and might not be text. */
 static void text_copy(char *to, size_t size, const char *from, size_t bytes)
 {
 	char raw[POOL_NAME_BYTES + 1] = "";

@@ -54,8 +54,8 @@ extern const struct program poolctl;
  */
 bool command_since(const struct command *command, uint64_t *since_ns);
 /*
- * pages_parse() - parse a number of pages: "64", "128MiB", "10%". Sizes are rounded up to whole pages; percentages are
- * of page_count. Return false after an error message, which begins with `what`.
+ * pages_parse() - parse a number of pages: "64", "128MiB", "10%". Sizes are rounded up to whole pages; a percentage is
+ * a part of page_count. Return false after an error message, which begins with `what`.
  */
 bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32_t page_count, uint32_t *pages);
 

@@ -14,7 +14,7 @@ AGENT_GETTER(regions)
 
 enum { REGION_LOOKS = 8 }; /* attempts to read the regions while the worker is idle; each is at least a round trip */
 
-/* The totals of the regions with one state: of all, and of those that are listed. */
+/* Totals of the regions with one state */
 struct sum {
 	uint64_t regions, pages, largest;
 };

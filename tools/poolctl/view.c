@@ -44,7 +44,7 @@ const char *object_state_name(uint32_t state)
 	return state < OBJECT_STATES ? names[state] : "?";
 }
 
-/* Copy a text that may lack its NUL and may not be valid text. */
+/* Copy a text that may lack its NUL and might not be valid text. */
 static void record_text(char *to, size_t size, const char *from)
 {
 	char raw[POOL_OBJECT_NAME_BYTES + 1] = "";

@@ -39,9 +39,9 @@ enum cold_codec { COLD_RAW, COLD_ZSTD, COLD_CODECS };
  * so that each process that registers the same weights has the same source.
  */
 struct cold_source {
-	uint64_t bytes,
-		inode;    /* of adapter_model.safetensors; sealed: inode is the lower half of the file's XXH3 128 */
-	int64_t mtime_ns; /* sealed: the upper half */
+	/* adapter_model.safetensors; for a sealed file, inode is the lower half of its XXH3 128, mtime_ns the upper */
+	uint64_t bytes, inode;
+	int64_t mtime_ns;
 	uint64_t headers; /* XXH3 64 of adapter_config.json and of the header of adapter_model.safetensors */
 };
 
@@ -119,7 +119,7 @@ int cold_write(const struct convert *convert, const struct cold_source *source, 
 
 /*
  * cold_open() - Read and check the head of a file, which may be open with O_DIRECT. Groups are not read.
- * Return: 0, and cold_close() is to be called; -EINVAL, with a reason: not a cold file, another version, incomplete, or
+ * Return: 0, and cold_close() must be called; -EINVAL, with a reason: not a cold file, another version, incomplete, or
  * damaged; -EIO; -ENOMEM.
  */
 int cold_open(int fd, struct cold_file *file, struct reason *reason);

@@ -35,7 +35,7 @@ struct json_object {
 };
 
 /*
- * json_object_parse() - Read `text`, which has `bytes` bytes. Return: 0, and json_object_free() is to be called;
+ * json_object_parse() - Read `text`, which has `bytes` bytes. Return: 0, and json_object_free() must be called;
  * -EINVAL: not JSON, because of byte *at; -E2BIG: a limit is exceeded at byte *at; -ENOMEM.
  */
 int json_object_parse(const char *text, size_t bytes, struct json_object *object, size_t *at);

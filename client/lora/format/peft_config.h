@@ -34,7 +34,7 @@ struct peft_config {
 };
 
 /*
- * peft_config_parse() - Read a configuration. text: [bytes]. Return: 0, and peft_config_free() is to be called;
+ * peft_config_parse() - Read a configuration. text: [bytes]. Return: 0, and peft_config_free() must be called;
  * -EINVAL, with a reason; -ENOMEM.
  */
 int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *config, struct reason *reason);

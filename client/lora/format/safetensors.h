@@ -66,7 +66,7 @@ struct safetensors {
 
 /*
  * safetensors_parse() - Read a header. header: [header_bytes], without the length before it; file_bytes: size of the
- * file. Return: 0, and safetensors_free() is to be called; -EINVAL, with a reason; -ENOMEM.
+ * file. Return: 0, and safetensors_free() must be called; -EINVAL, with a reason; -ENOMEM.
  */
 int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file,
 	struct reason *reason);

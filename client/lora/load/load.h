@@ -37,7 +37,7 @@ struct lora_load {
 	struct cold_file cold; /* header NULL: not open */
 	/*
 	 * Reader of the cold file, used by the thread that fetches a part, while the load is MAKING. NULL: each thread
-	 * reads by itself.
+	 * reads the file itself.
 	 */
 	struct cold_reader *reader;
 	uint64_t warm_refused; /* version of an invalid warm copy; 0: none */
@@ -180,7 +180,7 @@ bool load_object_exists(const struct lora_load *load);
 int load_object_find(struct lora_load *load, struct gpool_object **object);
 /*
  * load_object_begin() - Create load->object and allocate its pages, invisible to other processes. Also after a failure,
- * load_object_drop() is to be called. Return: as gpool_object_alloc().
+ * load_object_drop() must be called. Return: as gpool_object_alloc().
  */
 int load_object_begin(struct lora_load *load);
 /* load_object_cost() - Set the reload cost of the object: the time since its pages were allocated. */

@@ -219,8 +219,8 @@ void lora_user_add(struct gpool_lora *lora, int32_t more);
 /* ---- loaders.c ---- */
 
 /*
- * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO; also after an error,
- * loaders_end() is to be called.
+ * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO. Even after an error,
+ * loaders_end() must be called.
  * loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
  */
 int loaders_start(struct gpool_lora *lora, uint32_t count);

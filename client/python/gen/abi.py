@@ -250,7 +250,7 @@ def text_of(header: Header) -> Iterator[str]:
         yield "    ]"
     yield ""
     yield ""
-    yield "# What gpool.h itself says of sizes, in bytes."
+    yield "# The sizes that gpool.h states, in bytes."
     yield "SIZES: Dict[str, int] = {"
     for name, size in header.sizes.items():
         yield f'    "{name}": {size},'

@@ -108,8 +108,8 @@ class KvPrefixFound(NamedTuple):
 
 
 class KvPrefixNode(NamedTuple):
-    """A node of the radix tree of the published blocks: a run of blocks, each of which only the next one follows, and
-    all of which the same sequences use.
+    """A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only
+    the next block follows each block.
     """
 
     key: str

@@ -60,7 +60,7 @@ class Tier(enum.IntEnum):
 
 
 class Activity(enum.IntEnum):
-    """What happens to an adapter."""
+    """The activity of an adapter in this process."""
 
     ABSENT = _abi.GPOOL_LORA_ABSENT
     """not in the pool"""
@@ -72,7 +72,7 @@ class Activity(enum.IntEnum):
     ACTIVE = _abi.GPOOL_LORA_ACTIVE
     """acquired, or released with a fence that is not signaled"""
     EVICTING = _abi.GPOOL_LORA_EVICTING
-    """active, but evicted or unloaded by another engine: it leaves with the last release"""
+    """active, but evicted or unloaded by another engine: its pages are freed after the last release"""
 
 
 class AdapterInfo(NamedTuple):

@@ -73,7 +73,7 @@ class Stats(NamedTuple):
     refusals: int
     driver_calls: int
     allocation_ns: List[int]
-    """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds; one of 256 is measured"""
+    """histogram: entry i counts allocations that took [2^i, 2^(i+1)) ns; one in 256 allocations is measured"""
     refill_ns: List[int]
     """histogram of all refills"""
 

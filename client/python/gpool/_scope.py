@@ -43,7 +43,7 @@ class Scope:
             if not self._pool.closed:
                 self.end()
         except Error:
-            if kind is None:  # else the exception that is on its way says more
+            if kind is None:  # otherwise the pending exception is more important
                 raise
 
     def alloc(self, page_count: int, **options: Any) -> Block:

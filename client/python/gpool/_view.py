@@ -241,7 +241,7 @@ class View:
         if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ for {self.dtype} on the back end '{self.device.backend}'")
         self._wait()
-        return self._interface(self.address)  # also for an empty view: numpy 1 rejects arrays without an address
+        return self._interface(self.address)  # even for an empty view: numpy 1 rejects arrays without an address
 
     # ---- GPU ----
 

@@ -217,7 +217,7 @@ def tensors(model: nn.Module) -> Iterator[Tuple[str, bool, torch.Tensor]]:
 
 
 def meta_tensors(model: nn.Module) -> List[str]:
-    """Return the names of tensors without memory, also of those in attributes of modules that are objects."""
+    """Return the names of tensors without memory, including those in attributes of modules that are objects."""
     left = [name for name, _, tensor in tensors(model) if tensor.is_meta]
     left += [name for name, tensor in _attributes(model) if tensor.is_meta]
     for path, module in model.named_modules():

@@ -115,7 +115,7 @@ ENTRY int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric);
 
 int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 {
-	/* "Device Queries": the state says whether the device takes part in a fabric. */
+	/* "Device Queries": the state shows whether the device belongs to a fabric. */
 	if (!device || !fabric)
 		return NVML_INVALID_ARGUMENT;
 	fabric->state = 0;

@@ -13,13 +13,13 @@ usage: peers.py [--list] [--runs N] [-o table|json|markdown] [--document] [--fro
 
 Every run is a process of its own. The programs of a work run in turn, so the load of the machine affects all of them.
 Those that use a GPU run on the double of NVIDIA's driver (tests/driver). "software" excludes the time in calls of the
-double, which says nothing about a GPU. Calls are counted instead, and those with a published cost are modeled
+double, which does not predict the time on a GPU. Calls are counted instead, and those with a published cost are modeled
 (tests/driver/driver.c). Peers are other projects' own programs, in the versions that tools/bench/peers/peers.txt and
 tools/build/engines.txt pin, never stand-ins.
 
 On a machine with other load, run it at real-time priority (chrt -r 1).
 
-Exit status: 0, also if peers are not installed; 1: a program failed; 2: usage.
+Exit status: 0, even if peers are not installed; 1: a program failed; 2: usage.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ ROWS = [
     ]),
     (8, [
         ("Allocation latency", "s",
-         "Measured in the worker for one of 256 allocations; each bucket is twice as wide as the previous one.", {
+         "Measured in the worker for one in 256 allocations; each bucket is twice as wide as the previous one.", {
             "median": quantile("gpool_allocation", "0.5"),
             "99 %": quantile("gpool_allocation", "0.99"),
             "99.9 %": quantile("gpool_allocation", "0.999"),

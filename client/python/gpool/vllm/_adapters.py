@@ -210,7 +210,7 @@ class Resolver:
         directory: Optional[str] = None,
         limit: int = LIMIT_BYTES,
     ) -> None:
-        """limit: maximum size of all adapters in `folder`, in bytes. Raises OSError."""
+        """Open or create a folder. limit: maximum size of all adapters in it, in bytes. Raises OSError."""
         self._folder = Folder(folder, limit)
         self._pool_name, self._directory = pool, directory
         self._pool: Optional[Pool] = None

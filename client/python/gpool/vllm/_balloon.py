@@ -345,7 +345,7 @@ class Balloon:
         self._ended.update([block // size for block in blocks])
 
     def settle(self, spare: int, publish: Optional[Callable[[int], bool]], every: bool = False) -> None:
-        """Check the chunks that no request uses any more: remove those with cached blocks from vLLM's free blocks, and
+        """Check the chunks that no request uses anymore: remove those with cached blocks from vLLM's free blocks, and
         end the others as long as `spare` blocks remain free.
 
         publish: called for a chunk with cached blocks; returns whether it is published. every: also check chunks whose

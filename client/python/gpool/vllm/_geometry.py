@@ -55,8 +55,8 @@ def geometry_of(config: KVCacheConfig, page_bytes: int, handle_pages: int) -> Ge
     if config.kv_cache_layout != LAYOUT or block * config.num_blocks != size:
         raise ValueError(
             f"GpoolConnector: the KV cache of {size} bytes has {config.num_blocks} blocks of {block} bytes and the "
-            f"layout {config.kv_cache_layout}; {LAYOUT} is required, which the attention backend may not support. On a "
-            "CPU, the plugin 'gpool' of the group vllm.general_plugins must be loaded: see $VLLM_PLUGINS"
+            f"layout {config.kv_cache_layout}; {LAYOUT} is required, which the attention backend might not support. "
+            "On a CPU, the plugin 'gpool' of the group vllm.general_plugins must be loaded: see $VLLM_PLUGINS"
         )
     unit = page_bytes * handle_pages
     chunk = math.lcm(block, unit)

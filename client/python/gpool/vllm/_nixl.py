@@ -1,4 +1,4 @@
-"""vLLM's NixlConnector, for use beside GpoolConnector in a MultiConnector: KV content of engines on other nodes."""
+"""vLLM's NixlConnector, for use with GpoolConnector in a MultiConnector: KV content of engines on other nodes."""
 
 from __future__ import annotations
 

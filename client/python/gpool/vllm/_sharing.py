@@ -5,7 +5,7 @@ of the first of its blocks in their prefix, which covers all tokens up to this b
 all its blocks. An engine that knows a prefix up to some block can therefore find the object that continues the prefix,
 and use only some of its blocks. Names and metadata form a radix tree in which each chunk is an edge.
 
-A chunk is published as soon as all its blocks are computed, or when no request uses it any more.
+A chunk is published as soon as all its blocks are computed, or when no request uses it anymore.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sharing:
     def __init__(
         self, balloon: Balloon, pools: Sequence[Pool], namespace: Namespace, block_tokens: int, private: bool
     ) -> None:
-        """pools: sessions of this process, one for each rank."""
+        """Share the chunks of a balloon. pools: sessions of this process, one for each rank."""
         self._balloon = balloon
         self._pools = pools
         self._namespace = namespace
@@ -163,7 +163,7 @@ class Sharing:
         self._touched.clear()
 
     def publish_chunk(self, chunk: int) -> bool:
-        """Publish a chunk to which no request writes any more; return False if this is not possible or has no use."""
+        """Publish a chunk to which no request writes anymore; return False if this is not possible or has no use."""
         if not self._balloon.can_publish(chunk):
             return False
         content = tuple(self._filled_of(block) for block in self._balloon.blocks(chunk))

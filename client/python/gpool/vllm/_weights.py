@@ -65,7 +65,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
     """Map a model's weights from the pool, or load and publish them."""
 
     def __init__(self, load_config: LoadConfig) -> None:
-        """model_loader_extra_config: the same settings as those of the connector; empty: those of the connector."""
+        """Read the settings from model_loader_extra_config; if it is empty, use those of the connector."""
         super().__init__(load_config)
         self._own: Dict[str, Any] = dict(load_config.model_loader_extra_config or {})
         self._default = DefaultModelLoader(_with_format(load_config))
