@@ -225,7 +225,6 @@ test_attention_OBJ := $(test_kernels_emulated_OBJ)
 test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)
 test_http_LIBS := $(exporter_LIBS)
-test_residency_OBJ := $(call obj,$(wildcard tools/replay/residency*.c))
 
 # LLVM's linker takes half of the time, and hundreds of test programs are linked.
 TEST_LDFLAGS := $(if $(shell command -v ld.lld),-fuse-ld=lld)

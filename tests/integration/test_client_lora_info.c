@@ -240,6 +240,45 @@ static void test_targets(void **state)
 	assert_int_equal(gpool_lora_target_name(lora, id + 1, 0, name), -ENOENT);
 }
 
+/*
+ * Rank and modules are known from the registration on, and stay the same in every state. The highest rank is neither
+ * that of the first nor of the last module. Requirements: L1.
+ */
+static void test_shape(void **state)
+{
+	static const struct rig_module modules[] = {
+		{"model.layers.0.q", 7, 256, 256, SAFETENSORS_F16},
+		{"model.layers.0.v", 40, 256, 128, SAFETENSORS_F16},
+		{"model.layers.2.q", 7, 256, 256, SAFETENSORS_BF16},
+		{"lm_head", 9, 256, 384, SAFETENSORS_F16},
+	};
+	struct gpool_lora_info read = {.size = sizeof(read)}, of_first;
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t number, step;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/%u", engine_folder, engine_adapter_of(modules, 4));
+	assert_int_equal(gpool_lora_register(lora, "shape", path, &number, why), 0);
+	for (step = 0; step < 3; step++) {
+		if (step == 1)
+			acquired(lora, number);
+		if (step == 2) {
+			released(lora, number);
+			assert_int_equal(gpool_lora_unload(lora, number), 0);
+		}
+		assert_int_equal(gpool_lora_info(lora, number, &read), 0);
+		assert_int_equal(read.state, step == 1 ? GPOOL_LORA_RESIDENT : GPOOL_LORA_COLD);
+		assert_int_equal(read.rank_max, 40);
+		assert_int_equal(read.modules, 4);
+		assert_int_equal(read.layers, 3);
+	}
+	/* Each adapter has its own: ranks 24 and 13 in three modules. */
+	of_first = info();
+	assert_int_equal(of_first.rank_max, 24);
+	assert_int_equal(of_first.modules, 3);
+	assert_int_equal(of_first.layers, 2);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, engines_start, engines_stop)
@@ -250,6 +289,7 @@ int main(int argc, char **argv)
 		TEST(evicted),
 		TEST(uses),
 		TEST(targets),
+		TEST(shape),
 	};
 
 	if (argc > 1)

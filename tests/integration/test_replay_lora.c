@@ -206,6 +206,25 @@ static void test_popularity(void **state)
 	}
 }
 
+/* The times of loads were measured; their sizes are those of the files of six layers with rank 16. */
+static void assert_load_times(const cJSON *times)
+{
+	static const char *const sources[] = {"files", "disk", "memory"};
+	double bytes = number(times, "adapter_bytes");
+
+	assert_true(bytes == 16 << 20);
+	for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+		const cJSON *source = member(times, sources[i]);
+
+		assert_true(number(source, "paged_least_ms") > 0 && number(source, "one_piece_ms") > 0);
+		assert_true(number(source, "paged_least_ms") <= number(source, "paged_ms"));
+		assert_true(number(source, "paged_ms") <= number(source, "paged_most_ms"));
+	}
+	assert_true(number(member(times, "memory"), "bytes") == bytes);
+	assert_true(number(member(times, "files"), "bytes") > 1.5 * bytes);
+	assert_true(number(member(times, "disk"), "bytes") > 0 && number(member(times, "disk"), "bytes") < 1.1 * bytes);
+}
+
 /* The tables of several popularities, with bounds that no figure exceeds. Requirements: L19. */
 static void test_tables(void **state)
 {
@@ -243,11 +262,13 @@ static void test_tables(void **state)
 			number(member(held, "contiguous"), "loads") >= number(member(held, "paged"), "loads") * 0.95);
 		assert_true(number(member(held, "contiguous"), "idle") > number(member(held, "paged"), "idle"));
 	}
+	assert_load_times(member(all, "load_times"));
 	cJSON_Delete(all);
 	assert_int_equal(RUN("lora", excerpt, "--tables", "--limit", "200", "-q"), 0);
 	assert_non_null(strstr(read_text(tool.out), "Throughput if all requests wait from the beginning"));
 	assert_non_null(strstr(read_text(tool.out), "zipf:1.0   (bound)"));
 	assert_non_null(strstr(read_text(tool.out), "Adapters held at once in"));
+	assert_non_null(strstr(read_text(tool.out), "measured in this run"));
 }
 
 /* Three adapters of 40 MiB in room for two: one piece each, they fit as well as in pages. */

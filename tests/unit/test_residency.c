@@ -10,7 +10,7 @@
  *
  * Requirements: L5.
  */
-#include "tools/replay/residency.h"
+#include "client/lora/residency/residency.h"
 #include "tests/lib/scale.h"
 #include "tests/lib/seed.h"
 

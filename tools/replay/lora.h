@@ -1,12 +1,12 @@
 /*
- * lora.h - requests with LoRA adapters, served in simulated time. The scheduler is the one in client/lora; the
- * residency policy, engine, disk and bus are simulated.
+ * lora.h - requests with LoRA adapters, served in simulated time. The scheduler and the residency policy are those of
+ * client/lora; engine, disk and bus are simulated.
  */
 #ifndef GPOOL_REPLAY_LORA_H
 #define GPOOL_REPLAY_LORA_H
 
 #include "client/lora/serve/scheduler.h"
-#include "tools/replay/residency.h"
+#include "client/lora/residency/residency.h"
 #include "tools/lib/request_trace.h"
 
 #include <signal.h>

@@ -96,6 +96,30 @@ static void held_print(const struct lora_tables *tables)
 	     "popular adapters may be smaller. idle: memory without weights. loads: for the same requests.");
 }
 
+static const char *const sources[LORA_SOURCES] = {
+	[LORA_SOURCE_FILES] = "files", [LORA_SOURCE_DISK] = "disk", [LORA_SOURCE_MEMORY] = "memory"};
+
+static void times_print(const struct lora_times *times)
+{
+	char bytes[TEXT_BYTES];
+
+	printf("\nTime to load an adapter of %s, measured in this run\n\n", text_bytes(bytes, times->adapter_bytes));
+	printf("%-10s %10s %10s %10s %12s %10s %10s\n", "source", "paged ms", "least", "most", "one piece ms", "ratio",
+		"read");
+	for (int i = 0; i < LORA_SOURCES; i++) {
+		const struct lora_time *time = &times->of[i];
+
+		printf("%-10s %10.2f %10.2f %10.2f %12.2f %10.2f %10s\n", sources[i], time->paged_ms,
+			time->paged_least, time->paged_most, time->piece_ms, time->paged_ms / time->piece_ms,
+			text_bytes(bytes, time->bytes));
+	}
+	putchar('\n');
+	note("paged: gpool_lora_acquire() until the adapter is published, with conversion and checksums, on an agent "
+	     "with host memory; medians. one piece: pread() or memcpy() of the bytes of the source. files: PEFT's "
+	     "files, in 32 bits. disk: the file in cache_dir. memory: the copy in the warm pool. Files are in the page "
+	     "cache.");
+}
+
 void lora_tables_print(const struct lora_tables *tables)
 {
 	const struct lora_law *law = &tables->laws[0];
@@ -107,6 +131,7 @@ void lora_tables_print(const struct lora_tables *tables)
 	strategies_print(tables);
 	floods_print(tables);
 	held_print(tables);
+	times_print(&tables->times);
 }
 
 /* ---- JSON ---- */
@@ -145,6 +170,18 @@ static void law_json(cJSON *object, const struct lora_tables *tables, const stru
 	JSON_FIELDS(held, {"bound", (double)law->hot_bytes * law->adapters / (double)law->adapter_bytes});
 }
 
+static void times_json(cJSON *object, const struct lora_times *times)
+{
+	JSON_FIELDS(object, {"adapter_bytes", times->adapter_bytes});
+	for (int i = 0; i < LORA_SOURCES; i++) {
+		const struct lora_time *time = &times->of[i];
+
+		JSON_FIELDS(json_object(object, sources[i]), {"bytes", time->bytes}, {"paged_ms", time->paged_ms},
+			{"paged_least_ms", time->paged_least}, {"paged_most_ms", time->paged_most},
+			{"one_piece_ms", time->piece_ms});
+	}
+}
+
 void lora_tables_json(const struct lora_tables *tables)
 {
 	cJSON *object = json_document("replay-lora-tables"), *list;
@@ -156,5 +193,6 @@ void lora_tables_json(const struct lora_tables *tables)
 	list = json_array(object, "popularities");
 	for (int i = 0; i < tables->law_count; i++)
 		law_json(json_item(list), tables, &tables->laws[i]);
+	times_json(json_object(object, "load_times"), &tables->times);
 	json_write(stdout, object, false);
 }

@@ -3,6 +3,7 @@
 #define GPOOL_REPLAY_LORA_TABLES_H
 
 #include "tools/replay/lora_report.h"
+#include "tools/replay/lora_times.h"
 
 enum { LORA_LAWS_MAX = 8, LORA_LAW_BYTES = 32 };
 
@@ -24,6 +25,7 @@ struct lora_tables {
 	const char *trace_name; /* NULL: none */
 	const struct lora_law *laws;
 	int law_count, strategy_count;
+	struct lora_times times;
 };
 
 void lora_tables_print(const struct lora_tables *tables);

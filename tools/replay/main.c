@@ -149,7 +149,8 @@ static const struct option_spec lora_options[] = {
 	OPTION(OPTION_TABLES, 0, "tables", NULL,
 		"Print tables for several popularities instead: the strategies, with requests and cold starts per "
 		"second; the throughput against one adapter at a time; the adapters held at once in pages and in "
-		"contiguous pieces. Each figure has its bound beside it."),
+		"contiguous pieces; the measured time of a load, on an agent that is started on host memory. Each "
+		"figure has its bound beside it."),
 	OPTION(OPTION_ADAPTERS, 0, "adapters", "N", "Number of adapters. The default is 1000."),
 	OPTION(OPTION_POPULARITY, 0, "popularity", "LAW",
 		"Popularity of adapters. zipf:S: the n-th adapter has 1/n^S as many requests as the first; A: the "
@@ -218,7 +219,7 @@ static const struct verb verbs[] = {
 		"uses one of many LoRA adapters, of which few fit into GPU memory. Several scheduling strategies are "
 		"compared by the times to the first token and the loads of adapters. Time, engine, disk and bus are "
 		"simulated, with costs that are printed; the scheduler and the eviction policy are the code of "
-		"libgpool_lora. No agent is required.",
+		"libgpool_lora. No agent is required, except with --tables.",
 		NULL, NULL},
 	VERBS_END,
 };

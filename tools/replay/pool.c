@@ -27,8 +27,8 @@ int replay_pool_start(struct replay_pool *pool)
 	/* Set the memory of the simulated device of `host`. */
 	snprintf(memory, sizeof(memory), "%" PRIu64, pool->bytes);
 	setenv("GPOOL_HOST_MEMORY", memory, 0);
-	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0",
-		pool->bytes, pool->page_bytes);
+	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0%s",
+		pool->bytes, pool->page_bytes, pool->huge ? ",huge_pages=yes" : "");
 	error = agent_process_start(&pool->agent, "gpool-replay", program, pools, 1, pool->setting, false);
 	if (error)
 		complain("cannot start '%s': %s", program, strerror(-error));

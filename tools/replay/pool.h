@@ -12,6 +12,7 @@ struct replay_pool {
 	const char *directory;      /* sockets of a running agent; NULL: start one */
 	const char *name;           /* name of the pool; NULL: the first one */
 	uint64_t bytes, page_bytes; /* size of the pool and its pages, for a started agent */
+	bool huge;                  /* huge pages, likewise */
 	const char *setting;        /* argument of --set for a started agent; NULL: none */
 	struct agent_process agent;
 };

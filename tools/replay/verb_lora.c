@@ -427,6 +427,8 @@ static int tables_write(const struct command *command, struct replay *replay)
 	if (replay->shown && replay->terminal)
 		fputs("\r\033[K", stderr);
 	if (!error)
+		error = lora_times_measure(&tables.times);
+	if (!error)
 		(command->json ? lora_tables_json : lora_tables_print)(&tables);
 	return error;
 }

@@ -1,4 +1,4 @@
-#include "tools/replay/residency_state.h"
+#include "client/lora/residency/state.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * residency_worth.c - compute the time that a resident adapter saves; see residency.h and worth.h.
+ * worth.c - compute the time that a resident adapter saves; see residency.h and worth.h.
  */
-#include "tools/replay/residency_state.h"
+#include "client/lora/residency/state.h"
 
 static double load_us(const struct residency *residency, const struct adapter *adapter, bool warm)
 {

@@ -1,16 +1,16 @@
 /*
- * residency_state.h - the state that residency.c changes and residency_inspect.c checks. Used only by the files of
+ * state.h - the state that residency.c changes and inspect.c checks. Used only by the files of
  * residency.h.
  *
  * The fields of an adapter alone determine the sums that include it and the heaps that contain it (see the functions
  * below). To change an adapter, call withdraw(), change the fields, and call offer(); sums and heaps then stay
  * consistent.
  */
-#ifndef GPOOL_REPLAY_RESIDENCY_STATE_H
-#define GPOOL_REPLAY_RESIDENCY_STATE_H
+#ifndef GPOOL_CLIENT_LORA_RESIDENCY_STATE_H
+#define GPOOL_CLIENT_LORA_RESIDENCY_STATE_H
 
 #include "shm/policy/number_heap.h"
-#include "tools/replay/residency.h"
+#include "client/lora/residency/residency.h"
 
 #include <stddef.h>
 
@@ -95,7 +95,7 @@ static inline struct adapter *adapter_at(const struct residency *residency, uint
 /* sums_add() - add an adapter to the sums; subtract it if sign is -1. The arithmetic is unsigned and may wrap. */
 void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 
-/* ---- residency_worth.c ---- */
+/* ---- worth.c ---- */
 /*
  * hot_worth() - return the worth per byte of GPU memory, as a binary logarithm. The values of all adapters are
  * comparable and do not change with time.

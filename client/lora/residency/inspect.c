@@ -1,7 +1,7 @@
 /*
- * residency_inspect.c - report the state and check the invariants; see residency.h.
+ * inspect.c - report the state and check the invariants; see residency.h.
  */
-#include "tools/replay/residency_state.h"
+#include "client/lora/residency/state.h"
 
 #include <string.h>
 

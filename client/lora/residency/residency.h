@@ -34,8 +34,8 @@
  * Memory:  200 bytes per possible adapter, allocated by residency_create().
  * Cost:    each call and each decision is logarithmic in the number of adapters, unless stated otherwise.
  */
-#ifndef GPOOL_REPLAY_RESIDENCY_H
-#define GPOOL_REPLAY_RESIDENCY_H
+#ifndef GPOOL_CLIENT_LORA_RESIDENCY_H
+#define GPOOL_CLIENT_LORA_RESIDENCY_H
 
 #include "shm/policy/worth.h"
 
