@@ -859,7 +859,7 @@ GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
 	uint64_t key[2];
-	uint32_t parent; /* index of the node that it follows; UINT32_MAX: none, since its texts begin with it */
+	uint32_t parent;      /* index of the node that it follows; UINT32_MAX: none, since its texts begin with it */
 	uint32_t children;    /* number of nodes among those returned that follow it */
 	uint32_t first_token; /* number of tokens before it */
 	uint32_t blocks;

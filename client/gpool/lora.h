@@ -360,8 +360,8 @@ enum gpool_lora_activity {
 	GPOOL_LORA_ABSENT = 0, /* not in the pool */
 	GPOOL_LORA_QUEUED = 1, /* waits for a loader thread */
 	GPOOL_LORA_IN_LOAD = 2,
-	GPOOL_LORA_IDLE = 3,    /* in the pool; may be evicted unless another engine has acquired it */
-	GPOOL_LORA_ACTIVE = 4,  /* acquired, or released with a fence that is not signaled */
+	GPOOL_LORA_IDLE = 3,   /* in the pool; may be evicted unless another engine has acquired it */
+	GPOOL_LORA_ACTIVE = 4, /* acquired, or released with a fence that is not signaled */
 	/* active, but evicted or unloaded by another engine: its pages are freed after the last release */
 	GPOOL_LORA_EVICTING = 5
 };

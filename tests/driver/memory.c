@@ -326,7 +326,7 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 	unsigned char *at;
 	uint64_t head, shift = 0;
 
-	/* A range whose alignment is not requested is aligned to less than the granularity, unless the setting is on. */
+	/* Unless the setting is on, a range is aligned to less than the granularity if no alignment is requested. */
 	if (!settings.aligned && align < settings.granularity)
 		shift = align > 4096 ? align : 4096;
 	if (align < settings.granularity)

@@ -192,7 +192,7 @@ static void test_frees_are_kept(void **state)
 	assert_int_equal(gpool_free_async(pool, freed, stream), 0);
 	assert_int_equal(gpool_free_async(pool, small, stream), 0);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
-	/* No stream can use the 8 pages elsewhere. This stream can use them in place, with pages mapped next to them. */
+	/* No stream can use the 8 pages elsewhere. This stream can use them in place, next to further pages. */
 	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, other, &again), -ENOSPC);
 	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, stream, &again), 0);
 	assert_true(again <= freed && freed + 8 * PAGE_BYTES <= again + (PAGES - 8) * (uint64_t)PAGE_BYTES);

@@ -398,7 +398,7 @@ static void gpoold_stop(pid_t child)
 	fd = open(path, O_RDONLY);
 	if (fd >= 0) {
 		if (read(fd, text, sizeof(text) - 1) > 0)
-			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* it might not have written the file yet */
+			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* not written yet: the child */
 		close(fd);
 	}
 	kill(keeper, SIGTERM);
