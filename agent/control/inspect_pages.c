@@ -152,13 +152,18 @@ struct pins_look {
 	uint32_t page, page_count;
 };
 
-/* Add an entry. If the reply is full, the next reply begins with this entry. */
-static struct msg_pin_entry *pin_add(struct pins_look *look, const struct session *session, uint32_t pins)
+/*
+ * Add an entry. If the reply is full, the next reply begins with this entry. may_leak: false for pins that the library
+ * holds for as long as they are needed.
+ */
+static struct msg_pin_entry *pin_add(
+	struct pins_look *look, const struct session *session, uint32_t pins, bool may_leak)
 {
 	struct msg_pins_reply *reply = look->reply;
 	uint32_t age = idle_ms_of(session, look->page), longest = look->pool->agent->config.pins.max_duration_ms;
+	bool leaked = may_leak && age > longest && !view_is_of_library(&session->segment, look->page);
 
-	if (reply->next_session || (look->request->leaked_only && age <= longest))
+	if (reply->next_session || (look->request->leaked_only && !leaked))
 		return NULL;
 	if (reply->pins_count == sizeof(reply->pins) / sizeof(*reply->pins)) {
 		reply->next = look->page;
@@ -170,7 +175,7 @@ static struct msg_pin_entry *pin_add(struct pins_look *look, const struct sessio
 		.page_count = look->page_count,
 		.pins = pins,
 		.age_ms = age,
-		.leaked = age > longest,
+		.leaked = leaked,
 		.session = session->id,
 		.pid = (uint32_t)session->pid,
 	};
@@ -185,7 +190,7 @@ static void block_pins(struct pins_look *look, const struct page_fact *fact)
 	struct msg_pin_entry *entry;
 
 	look->page_count = fact->pages;
-	entry = pins ? pin_add(look, session, pins) : NULL;
+	entry = pins ? pin_add(look, session, pins, true) : NULL;
 	if (!entry)
 		return;
 	entry->usage = fact->usage;
@@ -199,7 +204,7 @@ static void object_pin_found(void *context, uint32_t number, struct session *ses
 
 	if (look->page == look->request->first && session->id < look->request->first_session)
 		return;
-	entry = pin_add(look, session, pins);
+	entry = pin_add(look, session, pins, object_record(look->pool, number)->class == OBJECT_PINNABLE);
 	if (!entry)
 		return;
 	entry->object = number;
