@@ -4,6 +4,7 @@
 #include "agent/control/exchange.h"
 #include "agent/object/objects.h"
 #include "agent/control/page_facts.h"
+#include "agent/pages/reservation.h"
 #include "proto/view.h"
 
 #include <errno.h>
@@ -23,6 +24,8 @@ static void page_entry_fill(
 	const struct session *session = session_of_fact(pool, fact);
 
 	view_page(page, pool_word(pool, page), fact, session ? &session->segment : NULL, (uint32_t)clock_ms(), entry);
+	if (entry->state == PAGE_LEASED && fact->use == PAGE_USE_NONE && reservation_has(pool, page))
+		entry->use = PAGE_USE_RESERVATION;
 }
 
 /* The request of this type that lists pages from `first` on. */
@@ -72,7 +75,7 @@ int answer_pages(struct exchange *x)
 	return ENCODE(x, pages_reply, reply);
 }
 
-enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
+enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_RESERVATION = 8, KIND_BLOCK = 16, KIND_NOBODY = 255 };
 
 /* Return the kind of a page according to the state in its page word. */
 static uint8_t kind_of_state(enum page_state state)
@@ -111,6 +114,8 @@ static struct msg_page_kind page_kind_of(const struct pool *pool, uint32_t page,
 	}
 	if (state == PAGE_LEASED && fact->use >= PAGE_USE_HEAD)
 		kind.kind = (uint8_t)(KIND_BLOCK + 2 * fact->usage + (pins_of_fact(pool, fact) != 0));
+	else if (state == PAGE_LEASED && fact->use == PAGE_USE_NONE && reservation_has(pool, page))
+		kind.kind = KIND_RESERVATION;
 	return kind;
 }
 
