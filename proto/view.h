@@ -51,6 +51,12 @@ static inline void view_pool(
 #undef VIEW_COUNTER
 }
 
+/* view_is_of_library() - return true if the library pins this page of the session, and the pin never counts as leaked. */
+static inline bool view_is_of_library(const struct session_segment *segment, uint32_t page)
+{
+	return atomic_load_explicit(&segment->blocks[page].tag, memory_order_relaxed) & BLOCK_RANGE;
+}
+
 /*
  * VIEW_USES() - set the page counts of a pool or a client. The caller sets needed_pages, because a session's table may
  * be missing.

@@ -12,7 +12,14 @@
  * A CACHED page has no content. It is in a thread's magazine, or in an unpinned block that was freed and may still wait
  * for its fence.
  */
-enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
+enum page_use {
+	PAGE_USE_NONE,
+	PAGE_USE_IDLE,
+	PAGE_USE_CACHED,
+	PAGE_USE_HEAD,
+	PAGE_USE_INSIDE,
+	PAGE_USE_RESERVATION, /* left in a reservation of the session; known to the agent only, not in a page map */
+};
 
 /*
  * The demand for a leased page, as claimed by its session. An unsignaled fence does not change it.

@@ -64,7 +64,8 @@ enum {
 	BLOCK_DYING = 0x100,
 	BLOCK_SCATTERED = 0x200,
 	BLOCK_SPILL = 0x400, /* the content is saved to host memory or a file on eviction */
-	BLOCK_RANGE = 0x800, /* part of a range: pinned while the range is awake, and never reported as a leaked pin */
+	/* pinned by the library for as long as a range is awake or spans use it: the pin never counts as leaked */
+	BLOCK_RANGE = 0x800,
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };

@@ -18,7 +18,7 @@ void crash_point(void)
 		const char *path = getenv("GPOOL_CRASH_FILE");
 		int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
 		void *base =
-			fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+			fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 		looked = 1;
 		countdown = base == MAP_FAILED ? NULL : base;
@@ -26,7 +26,7 @@ void crash_point(void)
 			close(fd);
 	}
 	if (countdown && *countdown > 0 && --*countdown == 0)
-		kill(getpid(), SIGKILL);
+		kill(getpid(), countdown[1] ? (int)countdown[1] : SIGKILL);
 }
 
 #endif

@@ -3,8 +3,8 @@
  * see.
  *
  * The call is empty except in the module that tests build with GPOOL_CRASH_POINTS. There, $GPOOL_CRASH_FILE names a
- * file with one 64-bit number. Each crash point decrements the number while it is above 0; when it becomes 0, the agent
- * ends.
+ * file with two 64-bit numbers. Each crash point decrements the first while it is above 0; when it becomes 0, the agent
+ * sends itself the signal that the second number names, SIGKILL if that is 0.
  */
 #ifndef GPOOL_AGENT_CRASH_POINT_H
 #define GPOOL_AGENT_CRASH_POINT_H

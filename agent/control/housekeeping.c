@@ -12,6 +12,7 @@
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust_transfer.h"
+#include "proto/view.h"
 #include "shm/pins.h"
 
 #include <errno.h>
@@ -146,7 +147,7 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 	struct pool *pool = session->pool;
 	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
 
-	if (pins && atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_relaxed) & BLOCK_RANGE)
+	if (pins && view_is_of_library(&session->segment, page))
 		pins = 0;
 	if (pins) {
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);

@@ -4,6 +4,7 @@
 #include "agent/control/exchange.h"
 #include "agent/object/objects.h"
 #include "agent/control/page_facts.h"
+#include "agent/pages/reservation.h"
 #include "proto/view.h"
 
 #include <errno.h>
@@ -23,6 +24,8 @@ static void page_entry_fill(
 	const struct session *session = session_of_fact(pool, fact);
 
 	view_page(page, pool_word(pool, page), fact, session ? &session->segment : NULL, (uint32_t)clock_ms(), entry);
+	if (entry->state == PAGE_LEASED && fact->use == PAGE_USE_NONE && reservation_has(pool, page))
+		entry->use = PAGE_USE_RESERVATION;
 }
 
 /* The request of this type that lists pages from `first` on. */
@@ -72,7 +75,7 @@ int answer_pages(struct exchange *x)
 	return ENCODE(x, pages_reply, reply);
 }
 
-enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
+enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_RESERVATION = 8, KIND_BLOCK = 16, KIND_NOBODY = 255 };
 
 /* Return the kind of a page according to the state in its page word. */
 static uint8_t kind_of_state(enum page_state state)
@@ -111,6 +114,8 @@ static struct msg_page_kind page_kind_of(const struct pool *pool, uint32_t page,
 	}
 	if (state == PAGE_LEASED && fact->use >= PAGE_USE_HEAD)
 		kind.kind = (uint8_t)(KIND_BLOCK + 2 * fact->usage + (pins_of_fact(pool, fact) != 0));
+	else if (state == PAGE_LEASED && fact->use == PAGE_USE_NONE && reservation_has(pool, page))
+		kind.kind = KIND_RESERVATION;
 	return kind;
 }
 
@@ -152,13 +157,18 @@ struct pins_look {
 	uint32_t page, page_count;
 };
 
-/* Add an entry. If the reply is full, the next reply begins with this entry. */
-static struct msg_pin_entry *pin_add(struct pins_look *look, const struct session *session, uint32_t pins)
+/*
+ * Add an entry. If the reply is full, the next reply begins with this entry. may_leak: false for pins that the library
+ * holds for as long as they are needed.
+ */
+static struct msg_pin_entry *pin_add(
+	struct pins_look *look, const struct session *session, uint32_t pins, bool may_leak)
 {
 	struct msg_pins_reply *reply = look->reply;
 	uint32_t age = idle_ms_of(session, look->page), longest = look->pool->agent->config.pins.max_duration_ms;
+	bool leaked = may_leak && age > longest && !view_is_of_library(&session->segment, look->page);
 
-	if (reply->next_session || (look->request->leaked_only && age <= longest))
+	if (reply->next_session || (look->request->leaked_only && !leaked))
 		return NULL;
 	if (reply->pins_count == sizeof(reply->pins) / sizeof(*reply->pins)) {
 		reply->next = look->page;
@@ -170,7 +180,7 @@ static struct msg_pin_entry *pin_add(struct pins_look *look, const struct sessio
 		.page_count = look->page_count,
 		.pins = pins,
 		.age_ms = age,
-		.leaked = age > longest,
+		.leaked = leaked,
 		.session = session->id,
 		.pid = (uint32_t)session->pid,
 	};
@@ -185,7 +195,7 @@ static void block_pins(struct pins_look *look, const struct page_fact *fact)
 	struct msg_pin_entry *entry;
 
 	look->page_count = fact->pages;
-	entry = pins ? pin_add(look, session, pins) : NULL;
+	entry = pins ? pin_add(look, session, pins, true) : NULL;
 	if (!entry)
 		return;
 	entry->usage = fact->usage;
@@ -199,7 +209,7 @@ static void object_pin_found(void *context, uint32_t number, struct session *ses
 
 	if (look->page == look->request->first && session->id < look->request->first_session)
 		return;
-	entry = pin_add(look, session, pins);
+	entry = pin_add(look, session, pins, object_record(look->pool, number)->class == OBJECT_PINNABLE);
 	if (!entry)
 		return;
 	entry->object = number;

@@ -256,6 +256,13 @@ static bool any_exists(const struct pool *pool)
 	return false;
 }
 
+bool reservation_has(const struct pool *pool, uint32_t page)
+{
+	uint32_t index = atomic_load_explicit(&pool->ledger.pages[page].reservation, memory_order_relaxed);
+
+	return index && id_of(pool, index) && is_left(pool, index, page);
+}
+
 const uint32_t *reservation_pages(const struct pool *pool, bool continues)
 {
 	static uint32_t pages[POOL_SESSIONS];
@@ -266,14 +273,11 @@ const uint32_t *reservation_pages(const struct pool *pool, bool continues)
 		return pages;
 	counted = pool;
 	memset(pages, 0, sizeof(pages));
-	for (uint32_t page = 0; any && page < pool->page_count; page++) {
-		uint32_t index = atomic_load_explicit(&pool->ledger.pages[page].reservation, memory_order_relaxed);
-
-		if (!index || !id_of(pool, index) || !is_left(pool, index, page))
-			continue;
-		pages[record_of(pool, index)->session % POOL_SESSIONS]++;
-		pages[0]++;
-	}
+	for (uint32_t page = 0; any && page < pool->page_count; page++)
+		if (reservation_has(pool, page)) {
+			pages[page_word_owner(pool_word(pool, page)) % POOL_SESSIONS]++;
+			pages[0]++;
+		}
 	return pages;
 }
 

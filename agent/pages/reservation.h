@@ -43,6 +43,8 @@ void reservation_untake(struct session *session);
  */
 int reservation_release(struct session *session, uint64_t id, uint32_t *pages);
 
+/* reservation_has() - return true if the page is left in a reservation. */
+bool reservation_has(const struct pool *pool, uint32_t page);
 /*
  * reservation_pages() - count the pages that are left in the reservations of each session, indexed by session; [0] is
  * the sum. With `continues`, the numbers may be those of the last call for this pool. The array is valid until the next

@@ -353,11 +353,11 @@ int alloc_block(struct gpool *pool, uint32_t page_count, const struct alloc_requ
 	return alloc_fast(pool, page_count, request, block);
 }
 
-int alloc_own(
-	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
+int alloc_own(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t attributes,
+	struct gpool_block *block)
 {
 	struct alloc_request request;
-	int error = pool->alive ? alloc_request_read(pool, options, 0, &request) : -ECHILD;
+	int error = pool->alive ? alloc_request_read(pool, options, attributes, &request) : -ECHILD;
 
 	return error ? error : alloc_fast(pool, page_count, &request, block);
 }

@@ -22,8 +22,11 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 int alloc_block(
 	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);
 
-/* alloc_own() - gpool_alloc() for a block of the library, which does not belong to a scope of the program. */
-int alloc_own(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options,
+/*
+ * alloc_own() - gpool_alloc() for a block of the library, which does not belong to a scope of the program. attributes:
+ * BLOCK_RANGE, if the library pins the block for as long as it exists, so that its pin never counts as leaked; or 0.
+ */
+int alloc_own(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t attributes,
 	struct gpool_block *block) GPOOL_INTERNAL(alloc_own);
 
 /*

@@ -2,8 +2,9 @@
  * span.c - spans: slabs of equal pieces, where each page has one size class and one usage.
  *
  * The sizes of the classes are 256 bytes times 4, 5, 6 or 7 times a power of two, so that rounding up wastes at most a
- * fifth. Below 1 KB, every multiple of 256 bytes is a class. A page of a class is an ordinary block. It is pinned once
- * as long as it contains a span, and freed with its last span.
+ * fifth. Below 1 KB, every multiple of 256 bytes is a class. A page of a class is a block that is pinned once as long
+ * as it contains a span, and freed with its last span. The pin does not count as leaked: spans of different parts of a
+ * program share the page, and none of these parts can refresh or end the pin for the others.
  *
  * Invariant, under the lock: the list of a class and usage contains exactly those of its pages that have a free piece.
  */
@@ -143,7 +144,7 @@ static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct s
 	if (!page)
 		return -ENOMEM;
 	options.usage = usage;
-	error = alloc_own(pool, 1, &options, &page->block);
+	error = alloc_own(pool, 1, &options, BLOCK_RANGE, &page->block);
 	if (error) {
 		free(page);
 		return error;

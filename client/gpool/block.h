@@ -347,8 +347,8 @@ struct gpool_span {
  *         quarter
  * @usage: enum gpool_usage
  *
- * The call does not wait for pages. The pin of the page counts as leaked after pins.max_duration, unless gpool_touch()
- * of span.block refreshes it.
+ * The call does not wait for pages. The pin of the page never counts as leaked (pins.max_duration), because spans of
+ * different parts of the program share it.
  *
  * Return: as gpool_alloc(); -EINVAL: bytes or usage out of range. Cost: a lock within the process [span_alloc,
  * span_free]; the first span of a page also allocates the page, and freeing the last span frees it.

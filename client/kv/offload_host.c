@@ -84,7 +84,7 @@ static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, stru
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	options.stream = kv->stream;
-	if (pages <= kv->pool->page_count && !alloc_own(kv->pool, (uint32_t)pages, &options, &block))
+	if (pages <= kv->pool->page_count && !alloc_own(kv->pool, (uint32_t)pages, &options, 0, &block))
 		gpool_address(kv->pool, &block, &stage);
 	for (uint32_t i = 0, run; i < saved->count && offset >= 0; i += run) {
 		struct kv_extent part = part_at(kv, saved, i, slots, &run);

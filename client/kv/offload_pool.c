@@ -39,7 +39,7 @@ static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, 
 	options.owner_id = sequence->owner_id;
 	options.stream = kv->stream;
 	for (;;) {
-		error = alloc_own(kv->pool, pages < *limit ? (uint32_t)pages : *limit, &options, block);
+		error = alloc_own(kv->pool, pages < *limit ? (uint32_t)pages : *limit, &options, 0, block);
 		if (error != -ENOSPC || *limit == 1)
 			return error;
 		*limit /= 2;

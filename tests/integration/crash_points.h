@@ -2,7 +2,8 @@
  * crash_points.h - run a gpoold whose agent dies at a store that the test chooses; shared by the tests of crash points.
  *
  * gpoold runs an agent module built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is the number of
- * stores until the agent dies; 0 disables the crash. Each test program includes this header once. crash_start() and
+ * stores until the agent dies; 0 disables the crash. countdown[1] is another signal that it gets then, such as SIGSTOP;
+ * 0: SIGKILL. Each test program includes this header once. crash_start() and
  * crash_stop() are the set-up and teardown of a test.
  */
 #ifndef GPOOL_TESTS_CRASH_POINTS_H
@@ -41,8 +42,8 @@ static inline int crash_start(void **state)
 	if (!countdown) {
 		int fd = mkstemp(crash_file);
 
-		assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
-		countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		assert_true(fd >= 0 && ftruncate(fd, 2 * sizeof(*countdown)) == 0);
+		countdown = mmap(NULL, 2 * sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		assert_ptr_not_equal(countdown, MAP_FAILED);
 		close(fd);
 		setenv("GPOOL_CRASH_FILE", crash_file, 1);

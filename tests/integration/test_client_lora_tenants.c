@@ -64,18 +64,25 @@ static void side_open(struct side *side, const char *tenant_name, uint32_t flags
 	assert_int_equal(gpool_lora_register(side->lora, "adapter", folder, &side->id, why), 0);
 }
 
+static char config_path[128];
+
+static void config_write(const char *text)
+{
+	FILE *file = fopen(config_path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	harness_config_apply(config_path);
+}
+
 static void start_sides(const char *config, uint32_t flags)
 {
-	char path[128];
-	const char *arguments[] = {"--config", path, NULL};
-	FILE *file;
+	const char *arguments[] = {"--config", config_path, NULL};
 
 	engine_adapters_begin();
-	snprintf(path, sizeof(path), "%s/gpoold.conf", engine_folder);
-	file = fopen(path, "we");
-	assert_non_null(file);
-	assert_true(fputs(config, file) >= 0);
-	assert_int_equal(fclose(file), 0);
+	snprintf(config_path, sizeof(config_path), "%s/gpoold.conf", engine_folder);
+	config_write(config);
 	start(arguments);
 	adapter = engine_adapter(24, SAFETENSORS_F16);
 	side_open(&red, "red", flags);
@@ -413,6 +420,36 @@ static void test_patterns_after_a_restart(void **state)
 	release(&red);
 }
 
+static void reload(const char *config)
+{
+	const struct msg_reload_request request = {0};
+	struct msg_done_reply done;
+
+	config_write(config);
+	ASK(reload_request, &request, done_reply, &done);
+	if (!strstr(done.text, "tenants.blue.adapters"))
+		fail_msg("the reload reports: %s", done.text);
+}
+
+/* A reload permits an adapter, and forbids it again. Requirements: L15. */
+static void test_patterns_after_a_reload(void **state)
+{
+	(void)state;
+	start_sides(POOLS RULES("public/*"), 0);
+	acquire(&red);
+	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
+	reload(POOLS RULES("public/* adapter"));
+	acquire(&blue);
+	assert_int_equal(info_of(&blue).shared, 1);
+	release(&blue);
+	side_close(&blue);
+	reload(POOLS RULES("public/*"));
+	side_open(&blue, "blue", 0);
+	blue_is_refused(-EACCES, "tenant 'blue' may not use adapter 'adapter'");
+	assert_int_equal(wrong_in(&red), 0);
+	release(&red);
+}
+
 /* Requirements: L15. */
 static void test_restricted(void **state)
 {
@@ -499,6 +536,7 @@ int main(int argc, char **argv)
 		TEST(a_private_copys_name_is_not_taken),
 		TEST(patterns),
 		TEST(patterns_after_a_restart),
+		TEST(patterns_after_a_reload),
 		TEST(restricted),
 		TEST(wrong_restrictions),
 	};

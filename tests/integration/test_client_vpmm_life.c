@@ -155,6 +155,31 @@ static void test_environment(void **state)
 	assert_int_equal(totals().reserved_bytes, 64 << 20);
 }
 
+/*
+ * Without an option and an environment variable, 8 TB of addresses are reserved, or half of it if the process cannot
+ * reserve as much.
+ * Requirements: M2.
+ */
+static void test_default_reservation(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	print_message("ThreadSanitizer leaves less than 8 TB of addresses\n");
+	skip();
+#endif
+	options.address_bytes = 0;
+	for (int half = 0; half < 2; half++) {
+		attach_anew(0);
+		assert_int_equal(gpool_vm_configure(pool, &options), 0);
+		if (half)
+			gpu_fault_set(pool->gpu, GPU_CALL_RESERVE, 1, -ENOMEM);
+		take(1, streams[0]);
+		assert_int_equal(totals().reserved_bytes, UINT64_C(8) << (half ? 39 : 40));
+	}
+}
+
 /* ---- callers without rights ---- */
 
 static void test_fork_and_observers(void **state)
@@ -948,6 +973,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_options, attach, detach),
 		cmocka_unit_test_setup_teardown(test_start_fails, attach, detach),
 		cmocka_unit_test_setup_teardown(test_environment, attach, detach),
+		cmocka_unit_test_setup_teardown(test_default_reservation, attach, detach),
 		cmocka_unit_test_setup_teardown(test_fork_and_observers, attach, detach),
 		cmocka_unit_test_setup_teardown(test_reclaimable_and_adopted, attach, detach),
 		cmocka_unit_test_setup_teardown(test_reclaimable_pages_are_taken, attach_two, detach_two),

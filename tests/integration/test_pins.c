@@ -461,6 +461,43 @@ static void test_fences_of_two_streams_keep_no_pin(void **state)
 	gpool_close(pool);
 }
 
+/* The pins of pages that spans share, and of ranges, are the library's: they do not count as leaked. */
+static void test_pages_of_the_library_do_not_leak(void **state)
+{
+	const struct msg_pins_reply *reply;
+	struct gpool_range *range;
+	struct gpool_span span;
+	struct gpool *pool;
+	uint64_t address;
+
+	(void)state;
+	start(unpin);
+	pool = harness_open(&harness);
+	assert_int_equal(gpool_span_alloc(pool, 1000, 0, &span), 0);
+	assert_int_equal(gpool_range_reserve(pool, 2, NULL, &range), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 2, 0), 0);
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	*(volatile uint64_t *)(uintptr_t)span.address = address;
+	*(volatile uint64_t *)(uintptr_t)address = span.address;
+	await_leaks(pool);
+	assert_int_equal(status()->pools[0].leaked_pins, 1);
+	assert_int_equal(pins(true)->pins_count, 0);
+	reply = pins(false);
+	assert_int_equal(reply->pins_count, 3);
+	for (uint32_t i = 0; i < reply->pins_count; i++) {
+		assert_int_equal(reply->pins[i].pins, 1);
+		assert_int_equal(reply->pins[i].leaked, 0);
+		assert_true(reply->pins[i].age_ms > 500);
+	}
+	harness_evict(&harness, gpool_session(pool), PAGES);
+	assert_int_equal(*(volatile uint64_t *)(uintptr_t)span.address, address);
+	assert_int_equal(*(volatile uint64_t *)(uintptr_t)address, span.address);
+	assert_int_equal(gpool_span_free(pool, &span), 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	all_can_be_had(pool);
+	gpool_close(pool);
+}
+
 static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
 {
 	struct gpool_block given_up, kept;
@@ -573,6 +610,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_an_unpinned_block_can_be_evicted, stop),
 		cmocka_unit_test_teardown(test_a_freed_block_ends_with_its_leaked_pin, stop),
 		cmocka_unit_test_teardown(test_fences_of_two_streams_keep_no_pin, stop),
+		cmocka_unit_test_teardown(test_pages_of_the_library_do_not_leak, stop),
 		cmocka_unit_test_teardown(test_a_prepared_block_can_be_rolled_back_or_committed, stop),
 		cmocka_unit_test_teardown(test_a_disconnected_session_keeps_its_pages_until_its_end, stop),
 	};

@@ -512,6 +512,36 @@ static void test_pages(void **state)
 	result_free(&result);
 }
 
+/* Requirements: E11. */
+static void test_reserved_pages(void **state)
+{
+	uint64_t reservation;
+	struct result result;
+	const cJSON *item;
+	int pages = 0;
+
+	(void)state;
+	assert_int_equal(gpool_reservation_create(world.worker, 40, 0, 0, &reservation), 0);
+	result = AGENT_JSON("pages");
+	expect(&result, OK);
+	cJSON_ArrayForEach(item, list(&result, "runs"))
+	{
+		if (strcmp(string(item, "use"), "reservation") != 0)
+			continue;
+		assert_int_equal(number(item, "owner"), world.session);
+		pages += (int)number(item, "count");
+	}
+	assert_int_equal(pages, 40);
+	result_free(&result);
+	result = AGENT("pages", "--map");
+	expect(&result, OK);
+	expect_text(result.out, "++++++++");
+	expect_text(result.out, "in reservations");
+	assert_null(strstr(result.out, "in transit"));
+	result_free(&result);
+	assert_int_equal(gpool_reservation_release(world.worker, reservation), 40);
+}
+
 /* Requirements: U6. */
 static void test_pins(void **state)
 {
@@ -1461,6 +1491,7 @@ int main(void)
 	const struct CMUnitTest with_agent[] = {
 		cmocka_unit_test(test_status),
 		cmocka_unit_test(test_pages),
+		cmocka_unit_test(test_reserved_pages),
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_clients),
 		cmocka_unit_test(test_tenants),

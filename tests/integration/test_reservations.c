@@ -12,6 +12,7 @@
  * Requirements: E11.
  */
 #include "client/core/pool.h"
+#include "client/core/refill.h"
 #include "tests/integration/life.h"
 
 #include <errno.h>
@@ -536,6 +537,41 @@ static void test_scattered(void **state)
 	assert_int_equal(gpool_reservation_use(other, 0), 0);
 }
 
+/* ---- pools without reservations ---- */
+
+static const char *const handles_of_4_pages[] = {
+	"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, QUIET, NULL};
+
+static int begin_with_handles(void **state)
+{
+	(void)state;
+	start(handles_of_4_pages);
+	return 0;
+}
+
+/* The library refuses, and so does the agent, which does not rely on the library. */
+static void test_several_pages_in_each_handle(void **state)
+{
+	struct gpool *pool = open_worker();
+	struct lease_request ask = {.kind = LEASE_RESERVE,
+		.need = 4,
+		.flags = LEASE_SCATTERED,
+		.tag = (uint64_t)gpool_session(pool) << RESERVATION_SESSION_SHIFT | 1};
+	uint64_t reservation = 5;
+	struct gpool_block block;
+
+	(void)state;
+	assert_int_equal(gpool_reservation_create(pool, 4, 0, 0, &reservation), -EOPNOTSUPP);
+	assert_non_null(strstr(gpool_last_error(-EOPNOTSUPP), "have 4 pages; reservations need 1"));
+	assert_int_equal(reservation, 5);
+	assert_int_equal(lease_ask(pool, &ask), -EOPNOTSUPP);
+	assert_int_equal(status()->pools[0].reservation_pages, 0);
+	block = alloc(pool, PAGES);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
 /* ---- the table of reservations ---- */
 
 static const char *const large[] = {
@@ -582,6 +618,7 @@ int main(void)
 		{"test_only_the_tenant_gets_the_pages, apart", test_only_the_tenant_gets_the_pages, begin_apart, end,
 			NULL},
 		{"test_death_of_the_agent, apart", test_death_of_the_agent, begin_apart, end, NULL},
+		cmocka_unit_test_setup_teardown(test_several_pages_in_each_handle, begin_with_handles, stop),
 		cmocka_unit_test_setup_teardown(test_table_is_full, begin_large, stop),
 	};
 

@@ -14,6 +14,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/control/pool_start.h"
 #include "agent/pages/pool.h"
+#include "agent/pages/requests.h"
 #include "agent/control/recover.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
@@ -179,6 +180,28 @@ static void test_other_sessions_continue(void **state)
 	session_end(pool->sessions[SPILLS], SESSION_END_DEATH);
 	assert_int_equal(pool->free.total, PAGES);
 	assert_int_equal(pool->leased, 0);
+}
+
+/* A request that is refused at once must not keep a claim to pages that are being spilled. */
+static void test_a_refused_request_claims_nothing(void **state)
+{
+	struct lease_request *ask = &worker.requests[0];
+
+	(void)state;
+	session_was(HELD, getpid());
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	pool->sessions[HELD]->privileged = false;
+	pool->saving_pages = 8;
+	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = 4, .flags = LEASE_CRITICAL, .timeout_ms = 60000};
+	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
+	atomic_store(&worker.header->requests_pending, 1);
+	requests_doorbell(pool->sessions[HELD]);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
+	assert_int_equal(ask->error, -EPERM);
+	assert_int_equal(pool->claimed_pages, 0);
+	pool->saving_pages = 0;
 }
 
 /* ---- eviction on a busy machine ---- */
@@ -548,6 +571,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_other_sessions_continue, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_refused_request_claims_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_scan_that_was_preempted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unreadable_content_is_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restore_that_was_granted, setup, teardown),

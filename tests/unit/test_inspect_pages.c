@@ -53,7 +53,9 @@ static int setup(void **state)
 	assert_int_equal(pool_segment_create(&geometry, &it->pool.segment, &it->fds[0]), 0);
 	assert_int_equal(session_segment_create(PAGES, 0, WORKER, 1, &it->segment, &it->fds[1]), 0);
 	it->pool.ledger.header = calloc(1, sizeof(*it->pool.ledger.header));
+	it->pool.ledger.pages = calloc(PAGES, sizeof(*it->pool.ledger.pages));
 	assert_non_null(it->pool.ledger.header);
+	assert_non_null(it->pool.ledger.pages);
 	it->agent.pools[0] = &it->pool;
 	it->agent.pool_count = 1;
 	it->pool.agent = &it->agent;
@@ -86,6 +88,7 @@ static int teardown(void **state)
 	close(it->fds[0]);
 	close(it->fds[1]);
 	free(it->pool.ledger.header);
+	free(it->pool.ledger.pages);
 	free(it->sessions);
 	free(it);
 	return 0;

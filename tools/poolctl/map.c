@@ -17,6 +17,7 @@ static const struct {
 	[MAP_IDLE] = {'-', COLOR_GREEN, "idle"},
 	[MAP_MOVING] = {'~', COLOR_GREEN, "in transit"},
 	[MAP_OBJECT] = {'o', COLOR_YELLOW, "named objects"},
+	[MAP_RESERVATION] = {'+', COLOR_YELLOW, "in reservations"},
 	[MAP_QUARANTINED] = {'q', COLOR_RED, "quarantined"},
 	[MAP_RETIRED] = {'x', COLOR_DIM, "retired"},
 	[MAP_HIDDEN] = {' ', COLOR_NONE, "not selected"},
@@ -72,6 +73,8 @@ uint32_t map_kind_of(const struct msg_page_entry *page)
 
 	if (page->state == PAGE_LEASED && (page->use == PAGE_USE_HEAD || page->use == PAGE_USE_INSIDE))
 		return block_kind(page->usage, page->pins != 0);
+	if (page->state == PAGE_LEASED && page->use == PAGE_USE_RESERVATION)
+		return MAP_RESERVATION;
 	if (page->state == PAGE_LEASED && page->use != PAGE_USE_NONE)
 		return MAP_IDLE;
 	return page->state < PAGE_STATES ? kinds[page->state] : MAP_RETIRED;
@@ -80,8 +83,8 @@ uint32_t map_kind_of(const struct msg_page_entry *page)
 uint32_t map_kind_of_number(uint32_t number)
 {
 	/* in the order of proto/messages.def */
-	static const uint8_t kinds[] = {
-		MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED, MAP_OBJECT, MAP_OBJECT};
+	static const uint8_t kinds[] = {MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED,
+		MAP_OBJECT, MAP_OBJECT, MAP_RESERVATION};
 	enum { BLOCKS = 16 };
 
 	if (number >= BLOCKS)

@@ -19,6 +19,7 @@ enum map_kind {
 	MAP_IDLE,   /* leased to a worker, but in no block */
 	MAP_MOVING, /* EVICTING or MOVING, or leased and in transit */
 	MAP_OBJECT,
+	MAP_RESERVATION, /* in a reservation of a session, for other sessions of its tenant */
 	MAP_QUARANTINED,
 	MAP_RETIRED,
 	MAP_HIDDEN, /* not selected */

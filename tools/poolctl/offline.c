@@ -346,7 +346,7 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	pin->page_count = page->block_pages;
 	pin->pins = page->pins;
 	pin->age_ms = page->idle_ms;
-	pin->leaked = page->idle_ms > LEAKED_AFTER_MS;
+	pin->leaked = page->idle_ms > LEAKED_AFTER_MS && !view_is_of_library(pool->by_id[page->owner], page->page);
 	pin->usage = page->usage;
 	pin->session = page->owner;
 	pin->pid = record->pid;
@@ -375,7 +375,8 @@ static void object_pins(
 			continue;
 		pin.pins = atomic_load_explicit(&segment->pins[page], memory_order_relaxed);
 		pin.age_ms = view_age_ms(clock_ms, atomic_load_explicit(&segment->touch[page], memory_order_relaxed));
-		pin.leaked = pin.age_ms > LEAKED_AFTER_MS;
+		pin.leaked = pin.age_ms > LEAKED_AFTER_MS && record->class == OBJECT_PINNABLE &&
+			!view_is_of_library(segment, page);
 		pin.pid = pool->pool.sessions[id].pid;
 		text_copy(
 			pin.name, sizeof(pin.name), pool->pool.sessions[id].name, sizeof(pool->pool.sessions[id].name));

@@ -44,6 +44,7 @@ static const char *use_name(const struct msg_page_entry *page)
 		[PAGE_USE_CACHED] = "cached",
 		[PAGE_USE_HEAD] = "block",
 		[PAGE_USE_INSIDE] = "block",
+		[PAGE_USE_RESERVATION] = "reservation",
 	};
 
 	return page->use < sizeof(names) / sizeof(names[0]) ? names[page->use] : "?";

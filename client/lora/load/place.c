@@ -37,7 +37,8 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 		return error;
 	}
 	options.usage = GPOOL_USAGE_LORA_WEIGHT;
-	error = alloc_own(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
+	error = alloc_own(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, BLOCK_RANGE,
+		&runs->block);
 	if (!error)
 		error = gpool_address(pool, &runs->block, &runs->address);
 	return error;

@@ -127,7 +127,7 @@ static int device_alloc(struct gpool_lora_batch *batch)
 		return -ENOSPC;
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
-	error = alloc_own(pool, (uint32_t)(batch->bytes / page_bytes), &options, &batch->block);
+	error = alloc_own(pool, (uint32_t)(batch->bytes / page_bytes), &options, BLOCK_RANGE, &batch->block);
 	return error ? error : gpool_address(pool, &batch->block, &batch->address);
 }
 
