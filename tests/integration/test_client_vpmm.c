@@ -900,7 +900,7 @@ static void test_default_stream_of_another_thread(void **state)
 	expect_content(other.address, 2, 0xcccc);
 	assert_int_equal(gpool_fence_wait(pool, copied, SOON_MS), 0);
 	expect_content(b, 2, 0xcccc);
-	/* The close of a stream waits for its work, including the work that another thread has queued. */
+	/* The close waits for the work of the stream, even if it is called by another thread. */
 	gpool_stream_close(pool, other.stream);
 	pthread_barrier_wait(&outside);
 	assert_int_equal(pthread_join(thread, NULL), 0);
