@@ -51,7 +51,7 @@ static inline void view_pool(
 #undef VIEW_COUNTER
 }
 
-/* view_is_of_library() - return true if the library pins this page of the session, and the pin never counts as leaked. */
+/* view_is_of_library() - return true if the library pins this page of the session, so that the pin is never leaked. */
 static inline bool view_is_of_library(const struct session_segment *segment, uint32_t page)
 {
 	return atomic_load_explicit(&segment->blocks[page].tag, memory_order_relaxed) & BLOCK_RANGE;

@@ -17,8 +17,8 @@ void crash_point(void)
 	if (!looked) {
 		const char *path = getenv("GPOOL_CRASH_FILE");
 		int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-		void *base =
-			fd < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		void *base = fd < 0 ? MAP_FAILED
+				    : mmap(NULL, 2 * sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 		looked = 1;
 		countdown = base == MAP_FAILED ? NULL : base;

@@ -127,8 +127,7 @@ static void test_object(void **state)
 	for (int64_t n = 1; n < STORES_MAX && !found; n++) {
 		struct gpool_object *object = publish(&version);
 
-		if (evict_until(n) &&
-			atomic_load(&pool->segment.objects[object->number].state) == OBJECT_LEAVING) {
+		if (evict_until(n) && atomic_load(&pool->segment.objects[object->number].state) == OBJECT_LEAVING) {
 			found = true;
 			begun_ms = monotonic_ms();
 			assert_int_equal(gpool_object_pin(object), -ETIMEDOUT);

@@ -539,8 +539,7 @@ static void test_scattered(void **state)
 
 /* ---- pools without reservations ---- */
 
-static const char *const handles_of_4_pages[] = {
-	"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, QUIET, NULL};
+static const char *const handles_of_4_pages[] = {"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, QUIET, NULL};
 
 static int begin_with_handles(void **state)
 {
