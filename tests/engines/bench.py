@@ -101,7 +101,7 @@ class Way:
 
     def stop(self) -> None:
         for engine in self.engines:
-            engine.stop()
+            engine.end()
         self.agent.stop()
 
 

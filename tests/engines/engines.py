@@ -90,6 +90,12 @@ class Engine(Processes):
         self.process.join()
         self._pipe.close()
 
+    def end(self) -> None:
+        """As stop(), but let vLLM first delete the shared memory of its processes."""
+        self._pipe.close()
+        self.process.join(SECONDS)
+        self.stop()
+
     def ready(self) -> "Engine":
         """Wait until the engine has started."""
         self._answer()

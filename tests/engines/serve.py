@@ -37,7 +37,7 @@ def main(pipe: Connection, options: Dict[str, Any], log: str) -> None:
     _detach(log)
     try:
         _answer_all(pipe, options)
-    except EOFError:  # the test has ended
+    except EOFError:  # the other end of the pipe was closed
         pass
     except BaseException:
         traceback.print_exc()
@@ -77,8 +77,11 @@ def _answer_all(pipe: Connection, options: Dict[str, Any]) -> None:
         options["kv_transfer_config"] = KVTransferConfig(**transfer)
     engine = LLM(**options)
     pipe.send("ready")
-    while True:
-        pipe.send(answer(engine, pipe.recv()))
+    try:
+        while True:
+            pipe.send(answer(engine, pipe.recv()))
+    finally:
+        engine.llm_engine.engine_core.shutdown()
 
 
 def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:

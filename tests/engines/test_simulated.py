@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import sys
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -22,7 +23,7 @@ from vllm.config import KVEventsConfig  # noqa: E402
 from vllm.distributed.kv_events import BlockStored  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
-from harness import Agent, gpool  # noqa: E402
+from harness import POOL, Agent, gpool  # noqa: E402
 
 from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
@@ -132,13 +133,31 @@ class OneEngine(Simulated):
         engine.check()
         self.balanced(engine)
 
+    def test_a_queue_of_requests_takes_the_steps_of_stock_vllm(self) -> None:
+        steps, commits = {}, {}
+        agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low
+        self.addCleanup(agent.stop)
+        for kind, extra in (("stock", None), ("shared", {}), ("not shared", {"share": False})):
+            engine = Engine(None if extra is None else agent.directory, extra=extra)
+            for number in range(32):
+                engine.add(str(number), tokens(number, CHUNK_TOKENS - 14), 15)
+            engine.run()
+            engine.check()
+            steps[kind] = engine.steps - engine.empty
+            if extra is not None:
+                counts = engine.workers[0]._of_worker.counters.counts
+                commits[kind] = counts["commit"] + counts.get("renew", 0)
+                engine.close()
+        self.assertEqual(steps, dict.fromkeys(steps, steps["stock"]))
+        self.assertLessEqual(max(commits.values()), 48, commits)  # the prompts need 32, and the ends of the answers
+
     def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
         for share in (True, False):
             with self.subTest(share=share):
                 engine = self.engine(blocks=64, extra={"share": share})
                 for number in range(8):
                     engine.add(f"old{number}", tokens(number, 130), 2)
-                engine.run()
+                    engine.run()
                 self.assertLessEqual(engine.balloon.count(State.OUT), 4, engine.describe())  # a burst needs 8
                 begin = engine.steps
                 for number in range(8):
@@ -419,13 +438,16 @@ class Sharing(Simulated):
     def test_engines_compete_for_a_small_pool(self) -> None:
         for workers in (1, 2):
             for seed in range(SEEDS * 10, SEEDS * 10 + 3):
-                with self.subTest(workers=workers, seed=seed):
-                    self.compete(workers, seed)
+                for waits in (True, False):
+                    with self.subTest(workers=workers, seed=seed, waits=waits):
+                        self.compete(workers, seed, waits)
 
-    def compete(self, workers: int, seed: int) -> List[Engine]:
+    def compete(self, workers: int, seed: int, waits: bool = True) -> List[Engine]:
         chosen = random.Random(seed)
         common = [tokens(100 * seed + place, chosen.randrange(50, 420)) for place in range(4)]
         engines = [self.engine(workers=workers) for _ in range(2)]
+        for engine in engines:
+            engine.waits = waits
         work: List[List[Tuple[List[int], int]]] = [[], []]
         for mine in work:
             for number in range(40):
@@ -450,6 +472,37 @@ class Sharing(Simulated):
             engine.close()
             self.engines.remove(engine)
         return engines
+
+    def test_the_forward_pass_does_not_wait_for_operations(self) -> None:
+        engine = self.engine()
+        engine.add("a", tokens(1, CHUNK_TOKENS - 4), 24)
+        while "a" not in engine.answers:
+            engine.step()  # the chunk that the answer needs is committed, too
+        engine.waits = False
+        done = threading.Event()
+        publish = _worker.Worker._publish
+
+        def delayed(worker: Any, op: Any) -> bool:
+            self.assertIsNot(threading.current_thread(), threading.main_thread())
+            done.wait()
+            return publish(worker, op)
+
+        with mock.patch.object(_worker.Worker, "_publish", delayed):
+            while len(engine.answers.get("a", [])) < 24:
+                engine.step()
+            self.assertEqual(engine.balloon.count(State.PUBLISHING), 1, engine.describe())
+            done.set()
+            engine.run()
+        engine.check()
+        self.assertEqual(engine.balloon.counters.counts["published_chunks"], 2)
+        self.balanced(engine)
+
+    def test_an_error_of_an_operation_ends_the_engine(self) -> None:
+        engine = self.engine()
+        engine.add("a", tokens(1, CHUNK_TOKENS), 20)
+        with mock.patch.object(_worker.Worker, "_publish", side_effect=KeyError("planted")):
+            with self.assertRaisesRegex(KeyError, "planted"):
+                engine.run()
 
     def test_the_simulation_finds_errors(self) -> None:
         def without_pins(worker: Any, chunk: int) -> bool:
