@@ -69,12 +69,27 @@ struct gpool_lora_options {
 	 * loaded in advance again until it has been acquired. 0: 10,000; UINT32_MAX: never.
 	 */
 	uint32_t rebalance_ms;
-	uint32_t reserved; /* 0 */
+	/*
+	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
+	 * If one of them is not 0, the set evicts adapters itself, by a residency policy, and loads an adapter only when
+	 * it has room:
+	 *
+	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
+	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a
+	 *   minute counts as if it had always been used at this rate.
+	 * - A prefetched adapter is evicted after all others for a minute, and only for an acquired one.
+	 * - Every rebalance_ms, an adapter that is worth at least twice as much as a resident one may replace it.
+	 *
+	 * If another engine has the adapter open, only this set's part ends. The agent evicts adapters of such a set as
+	 * usual if the pool needs pages. A set with limits has at most 65,536 adapters. 0: no limit.
+	 */
+	uint32_t hot_adapters;
+	uint64_t hot_bytes;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_options, 56);
+GPOOL_ASSERT_SIZE(gpool_lora_options, 64);
 #define GPOOL_LORA_OPTIONS_INIT \
 	{ \
-		sizeof(struct gpool_lora_options), 0, 0, 0, 0, {0, 0}, 0, 0, 0 \
+		sizeof(struct gpool_lora_options), 0, 0, 0, 0, {0, 0}, 0, 0, 0, 0 \
 	}
 
 enum { GPOOL_LORA_REASON_BYTES = 256 };
@@ -117,7 +132,8 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
  * Adapters that cannot be applied solely as B (A x) are refused.
  *
  * Return: 0, or
- *   -EINVAL  invalid name; invalid files, as described in *why
+ *   -EINVAL  invalid name; invalid files, or an adapter that is larger than hot_bytes, as described in *why
+ *   -ENOSPC  a set with limits has 65,536 adapters
  *   -EEXIST  the name is registered
  *   -ENOENT, -EACCES, -EIO, -ENOMEM, -EMFILE  the files cannot be read
  *   -ECHILD  after fork()
@@ -218,8 +234,8 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  * Return: 0, or
  *   -EAGAIN     timeout_ms was 0, and the adapter is being loaded
  *   -ETIMEDOUT  the adapter is still being loaded
- *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the required number. Release
- *                     an adapter and try again
+ *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the required number. Or the
+ *                     adapters in use leave no room within hot_bytes and hot_adapters. Release an adapter and try again
  *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details
  *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
  *               GPU work uses its former addresses
@@ -436,8 +452,9 @@ struct gpool_lora_stats {
 	/* hot_all_bytes, warm_bytes and cold_bytes as shares of these, from 0 to 1 */
 	float hot_utilization, warm_utilization, cold_utilization;
 	float reserved;
+	uint64_t evicted; /* adapters that this set has evicted because of hot_bytes or hot_adapters */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_stats, 184);
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 192);
 
 /*
  * gpool_lora_stats() - read the counters of a set of adapters.

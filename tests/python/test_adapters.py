@@ -133,6 +133,16 @@ class Adapters(AgentTest):
                     adapters.register_arrays("wrong", {**arrays, name: wrong}, config)
             self.assertRaises(gpool.NotFound, adapters.find, "wrong")
 
+    def test_limits(self) -> None:
+        with self.pool.adapters(hot_adapters=1) as adapters:
+            one, other = (adapters.register(name, str(PLAIN)) for name in ("one", "other"))
+            with one.acquire():
+                self.assertRaisesRegex(gpool.NoRoom, "hot_adapters", other.acquire)
+            other.acquire().release()
+            self.assertEqual(other.info().tier, gpool.Tier.HOT)
+        with self.pool.adapters(hot_bytes=1) as adapters:
+            self.assertRaisesRegex(gpool.Error, "hot_bytes", adapters.register, "large", str(PLAIN))
+
     def test_they_are_acquired_and_released(self) -> None:
         with self.pool.adapters() as adapters:
             plain = adapters.register("plain", str(PLAIN))

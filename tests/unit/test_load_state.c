@@ -26,6 +26,9 @@
 static const struct {
 	enum load_state from, to;
 } allowed[] = {
+	{LOAD_COLD, LOAD_POSTPONED},
+	{LOAD_POSTPONED, LOAD_QUEUED},
+	{LOAD_POSTPONED, LOAD_COLD},
 	{LOAD_COLD, LOAD_QUEUED},
 	{LOAD_COLD, LOAD_QUEUED_UNASKED},
 	{LOAD_COLD, LOAD_BEGUN},

@@ -262,6 +262,79 @@ static void test_a_load_that_fails(void **state)
 	end();
 }
 
+/* An adapter that was evicted without a decision frees its place, and its holder loads it again. */
+static void test_lost(void **state)
+{
+	struct residency_limits limits = limits_of(20, 0);
+
+	(void)state;
+	begin(&limits, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		add(i, 10);
+	use_cold(0);
+	assert_int_equal(residency_acquire(all, 1, now), 0);
+	residency_lost(all, 1); /* its load has not ended, so there is nothing to lose */
+	assert_int_equal(residency_hot(all, 1), RESIDENCY_LOADING);
+	expect(RESIDENCY_LOAD_COLD, 1);
+	done(RESIDENCY_LOAD_COLD, 1, true);
+	residency_lost(all, 0);
+	residency_lost(all, 0);
+	residency_lost(all, 2);
+	assert_int_equal(residency_hot(all, 0), RESIDENCY_ABSENT);
+	assert_int_equal(residency_acquire(all, 2, now), 0);
+	expect(RESIDENCY_LOAD_COLD, 2);
+	done(RESIDENCY_LOAD_COLD, 2, true);
+	/* 1 is in use and is lost: it is loaded when it is acquired again, and its reference counts. */
+	residency_lost(all, 1);
+	expect_nothing();
+	assert_int_equal(residency_acquire(all, 1, now), 0);
+	expect(RESIDENCY_LOAD_COLD, 1);
+	done(RESIDENCY_LOAD_COLD, 1, true);
+	residency_release(all, 1, now);
+	assert_int_equal(residency_acquire(all, 0, now), -ENOSPC);
+	residency_release(all, 1, now);
+	assert_int_equal(residency_acquire(all, 0, now), 0);
+	expect(RESIDENCY_EVICT, 1);
+	expect(RESIDENCY_LOAD_COLD, 0);
+	end();
+}
+
+/* A number can be registered again, without the uses, the copy and the place of its former adapter. */
+static void test_unregistered(void **state)
+{
+	const struct residency_limits limits = limits_of(20, 100);
+	struct residency_stats stats;
+
+	(void)state;
+	begin(&limits, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		add(i, 10);
+	assert_int_equal(residency_unregister(all, 3), -ENOENT);
+	assert_int_equal(residency_acquire(all, 0, now), 0);
+	assert_int_equal(residency_unregister(all, 0), -EBUSY);
+	assert_true(residency_has_next(all));
+	expect(RESIDENCY_LOAD_COLD, 0);
+	assert_false(residency_has_next(all));
+	done(RESIDENCY_LOAD_COLD, 0, true);
+	assert_int_equal(residency_unregister(all, 0), -EBUSY);
+	residency_release(all, 0, now);
+	now += 60 * SECOND;
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 0);
+	assert_int_equal(residency_unregister(all, 0), -EBUSY);
+	done(RESIDENCY_COMPRESS, 0, true);
+	assert_int_equal(residency_unregister(all, 0), 0);
+	assert_int_equal(residency_unregister(all, 0), -ENOENT);
+	expect_nothing();
+	residency_get_stats(all, &stats);
+	assert_int_equal(stats.registered, 2);
+	assert_int_equal(stats.hot_bytes + stats.warm_bytes + stats.copies, 0);
+	add(0, 20);
+	assert_int_equal(residency_warm(all, 0), RESIDENCY_NO_COPY);
+	use_cold(0);
+	end();
+}
+
 static void test_idle_adapters_get_copies(void **state)
 {
 	const struct residency_limits limits = limits_of(100, 100);
@@ -913,6 +986,8 @@ int main(void)
 		cmocka_unit_test(test_all_in_use),
 		cmocka_unit_test(test_queued_for_room_that_others_make),
 		cmocka_unit_test(test_a_load_that_fails),
+		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_unregistered),
 		cmocka_unit_test(test_idle_adapters_get_copies),
 		cmocka_unit_test(test_copies_of_hot_adapters_are_evicted_first),
 		cmocka_unit_test(test_prefetched_adapters_are_expected),

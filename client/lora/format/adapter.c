@@ -332,6 +332,30 @@ static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct a
 	adapter->known = true;
 }
 
+static int layout_make(const struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files,
+	struct adapter_layout *layout, struct reason *reason)
+{
+	int error = adapter_files(adapter, files, reason);
+
+	return error ? error
+		     : pack_make(&files->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &files->peft), layout,
+			       reason);
+}
+
+int adapter_pages(const struct gpool_lora *lora, struct adapter *adapter, uint32_t *pages, struct reason *reason)
+{
+	struct lora_files files = {.open = false};
+	struct adapter_layout layout;
+	int error = layout_make(lora, adapter, &files, &layout, reason);
+
+	if (!error) {
+		*pages = layout.header->pages;
+		pack_free(&layout);
+	}
+	files_close(&files);
+	return error;
+}
+
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason)
 {
 	struct lora_stamp stamps[2];
@@ -346,10 +370,7 @@ int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_f
 	pthread_mutex_unlock(&lora->lock);
 	if (known)
 		return 0;
-	error = adapter_files(adapter, files, reason);
-	if (!error)
-		error = pack_make(&files->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &files->peft),
-			&layout, reason);
+	error = layout_make(lora, adapter, files, &layout, reason);
 	if (error)
 		return error;
 	pthread_mutex_lock(&lora->lock);

@@ -76,6 +76,8 @@ void adapter_unref(struct adapter *adapter);
  * hundred microseconds at the first call and after each change that stat(2) reports.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
+/* adapter_pages() - Compute the number of pages of an adapter from its headers. Return: as adapter_know(). */
+int adapter_pages(const struct gpool_lora *lora, struct adapter *adapter, uint32_t *pages, struct reason *reason);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /*

@@ -3,6 +3,7 @@
  */
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
+#include "client/lora/load/limits.h"
 #include "client/lora/load/load.h"
 #include "client/core/thread_cache.h"
 
@@ -14,7 +15,10 @@
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	entry->error = 0;
-	load_set_state(lora, entry, LOAD_QUEUED);
+	if (lora->residency)
+		limits_want(lora, entry);
+	else
+		load_set_state(lora, entry, LOAD_QUEUED);
 }
 
 /* Record that a caller asks for an adapter whose load rebalance.c may have begun. */
@@ -184,6 +188,7 @@ static int acquire_once(
 		else
 			entry_queue(lora, entry);
 	}
+	limits_update(lora, entry);
 	error = load_wait(lora, entry, goal, timeout_ms, limit);
 	if (place && place_taken(entry))
 		error = 0;
@@ -212,10 +217,12 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 }
 
 /* Count a use of an adapter by a caller. */
-static inline void count_use(const struct gpool_lora *lora, struct lora_entry *entry)
+static inline void count_use(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	entry->acquires++;
 	entry->used_ms = pool_clock(lora->pool);
+	if (unlikely(lora->residency != NULL))
+		limits_count(lora, entry);
 }
 
 static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, int timeout_ms)
@@ -242,6 +249,7 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 			count_use(lora, entry);
 			entry->served++;
 		}
+		limits_update(lora, entry);
 	} else {
 		error = fail_adapter(id);
 	}
@@ -322,8 +330,10 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 			refuse(reason, "adapter '%s' was unloaded by another process; release it, and acquire it again",
 				found->adapter->name);
 	}
-	if (!error)
+	if (!error) {
 		*entry = found;
+		limits_update(lora, found);
+	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
@@ -350,7 +360,9 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	}
 	if (entry)
 		entry_asked(lora, entry);
-	if (entry && entry->state == GPOOL_LORA_COLD)
+	if (entry && lora->residency)
+		limits_prefetch(lora, entry);
+	else if (entry && entry->state == GPOOL_LORA_COLD)
 		entry_queue(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
 	return entry ? 0 : fail_adapter(id);
@@ -381,8 +393,11 @@ int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence 
 		error = fail_unacquired(entry);
 	else
 		error = let_go(lora, entry, fence);
-	if (likely(!error) && !--entry->acquired && unlikely(entry->load != NULL))
-		draft_leave(entry);
+	if (likely(!error)) {
+		if (!--entry->acquired && unlikely(entry->load != NULL))
+			draft_leave(entry);
+		limits_update(lora, entry);
+	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
@@ -460,6 +475,8 @@ int lora_try(struct gpool_lora *lora, uint32_t id)
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	error = entry ? acquire_now(lora, entry) : -ENOENT;
+	if (entry)
+		limits_update(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
@@ -485,6 +502,7 @@ static int claim(struct gpool_lora *lora, struct lora_entry *entry)
 	}
 	entry_asked(lora, entry);
 	entry->waiting += error == -EAGAIN;
+	limits_update(lora, entry);
 	return error;
 }
 
@@ -515,6 +533,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 		/* The adapter was evicted, or another thread is loading it, so claim it again. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);
+		limits_update(lora, entry);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
@@ -524,6 +543,7 @@ void lora_claim_end(struct gpool_lora *lora, uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
 	wait_end(lora, lora->entries[id]);
+	limits_update(lora, lora->entries[id]);
 	pthread_mutex_unlock(&lora->lock);
 }
 

@@ -1,6 +1,7 @@
 /* load_state.c - the table of the states of an adapter, and the function that changes the state. */
 #include "client/lora/load/load_state.h"
 
+#include "client/lora/load/limits.h"
 #include "client/lora/load/load.h"
 #include "shm/invariant.h"
 
@@ -16,7 +17,8 @@ static const struct {
 	bool loaded;      /* counted as a load when the state is first reached without an error */
 	uint32_t next;    /* set of the states that may follow, as TO() of each */
 } states[LOAD_STATES] = {
-	[LOAD_COLD] = {"cold", GPOOL_LORA_COLD, .next = TO(QUEUED) | TO(QUEUED_UNASKED) | TO(BEGUN)},
+	[LOAD_COLD] = {"cold", GPOOL_LORA_COLD, .next = TO(POSTPONED) | TO(QUEUED) | TO(QUEUED_UNASKED) | TO(BEGUN)},
+	[LOAD_POSTPONED] = {"postponed", GPOOL_LORA_LOADING, .next = TO(QUEUED) | TO(COLD)},
 	[LOAD_QUEUED] = {"queued", GPOOL_LORA_LOADING, QUEUE, .next = TO(BEGUN) | TO(COLD)},
 	[LOAD_QUEUED_UNASKED] = {"queued unasked", GPOOL_LORA_LOADING, QUEUE,
 		.next = TO(QUEUED) | TO(BEGUN_UNASKED) | TO(COLD)},
@@ -119,7 +121,7 @@ static void loader_signal(struct gpool_lora *lora, const struct lora_entry *entr
 {
 	switch (states[entry->load_state].list) {
 	case QUEUE:
-		if (from == LOAD_COLD)
+		if (from == LOAD_COLD || from == LOAD_POSTPONED)
 			pthread_cond_signal(&lora->queued);
 		break;
 	case TURNS:
@@ -152,4 +154,6 @@ void load_set_state(struct gpool_lora *lora, struct lora_entry *entry, enum load
 	loader_signal(lora, entry, from);
 	if (state == LOAD_RESIDENT)
 		gpool_object_unpin(entry->object);
+	if (lora->residency)
+		limits_follow(lora, entry);
 }

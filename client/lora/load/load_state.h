@@ -3,6 +3,8 @@
  *
  *    COLD <-- error, eviction or end, from QUEUED, BEGUN, ENDING, DRAFT_ENDING and RESIDENT
  *      |  acquire, prefetch, claim                 acquire.c
+ *    POSTPONED: with limits, until the load is decided; limits.c
+ *      |
  *    QUEUED <------- BEGUN: the pool has no room
  *      |  taken by a loader thread                 loaders.c
  *    BEGUN --------> RESIDENT: another engine has published the object
@@ -38,6 +40,7 @@ struct lora_entry;
 /* From OPENING to DRAFT_UNUSED the pages have an address, and callers can acquire the adapter layer by layer. */
 enum load_state {
 	LOAD_COLD,
+	LOAD_POSTPONED,      /* a caller waits, but the limits leave no room, or no loader thread has taken the decision */
 	LOAD_QUEUED,         /* in lora->queue, until a loader thread begins the load */
 	LOAD_QUEUED_UNASKED, /* QUEUED for rebalance.c: no caller has asked for the adapter */
 	LOAD_BEGUN,          /* a thread opens the object of another engine, or allocates pages */

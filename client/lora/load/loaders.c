@@ -1,5 +1,6 @@
 /* loaders.c - the loader threads, which take work from the lists of struct gpool_lora. */
 #include "client/lora/load/load.h"
+#include "client/lora/load/limits.h"
 #include "client/lora/load/rebalance.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ void load_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct lora_loader helper = {.lora = lora};
 
-	if (!lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) || !is_room(lora)) {
+	if (lora->residency || !lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) || !is_room(lora)) {
 		entry_queue(lora, entry);
 		return;
 	}
@@ -64,6 +65,14 @@ static void later_take(struct lora_loader *loader)
 	later_free(later);
 }
 
+static void time_pass(struct gpool_lora *lora)
+{
+	if (lora->residency)
+		limits_tick(lora);
+	else
+		rebalance(lora);
+}
+
 static void *loader_run(void *argument)
 {
 	struct lora_loader *loader = argument;
@@ -74,6 +83,8 @@ static void *loader_run(void *argument)
 	while (!lora->ending || !TAILQ_EMPTY(&lora->steps)) {
 		if (!TAILQ_EMPTY(&lora->steps))
 			step_take(loader, TAILQ_FIRST(&lora->steps));
+		else if (limits_have(lora))
+			limits_take(lora);
 		else if (!TAILQ_EMPTY(&lora->queue) && is_room(lora))
 			load_begin(loader, TAILQ_FIRST(&lora->queue));
 		else if (!TAILQ_EMPTY(&lora->turns))
@@ -83,7 +94,7 @@ static void *loader_run(void *argument)
 		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
 			later_take(loader);
 		else if (rebalance_is_due(lora))
-			rebalance(lora);
+			time_pass(lora);
 		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
 			drafts_watch(lora);
 		else

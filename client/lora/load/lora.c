@@ -3,6 +3,7 @@
  */
 #include "client/core/last_error.h"
 #include "client/lora/format/memory_file.h"
+#include "client/lora/load/limits.h"
 #include "client/lora/load/lora.h"
 #include "client/lora/load/rebalance.h"
 
@@ -33,10 +34,8 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 		(!options->warm->alive || options->warm->session_kind ||
 			!(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return fail(-EINVAL, "warm must be a pool of the back end host, opened as a worker");
-	if (options->element > GPOOL_LORA_BF16 || options->reserved)
-		return fail(-EINVAL,
-			"element is %u and reserved is %u; the maximum element is %d, and reserved must be 0",
-			options->element, options->reserved, GPOOL_LORA_BF16);
+	if (options->element > GPOOL_LORA_BF16)
+		return fail(-EINVAL, "element is %u; the maximum is %d", options->element, GPOOL_LORA_BF16);
 	return options->load_threads <= LORA_THREADS_MAX
 		? 0
 		: fail(-EINVAL, "load_threads is %u; the maximum is %d", options->load_threads, LORA_THREADS_MAX);
@@ -46,6 +45,7 @@ static void lora_free(struct gpool_lora *lora)
 {
 	if (lora->cold_fd >= 0)
 		close(lora->cold_fd);
+	limits_end(lora);
 	warm_kept_end(&lora->kept);
 	pthread_cond_destroy(&lora->queued);
 	pthread_cond_destroy(&lora->loaded);
@@ -97,6 +97,8 @@ int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *optio
 		if (made->cold_fd < 0)
 			error = fail(-errno, "cannot open cache_dir '%s': %s", read.cache_dir, strerror(errno));
 	}
+	if (!error)
+		error = limits_begin(made, &read);
 	if (!error)
 		error = loaders_start(made, read.load_threads ? read.load_threads : LORA_THREADS_DEFAULT);
 	if (error) {
@@ -161,10 +163,11 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 /* ---- register ---- */
 
 /* Assign a number to an adapter and add its name; under the lock. */
-static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
+static int entry_add(struct gpool_lora *lora, struct lora_entry *entry, uint32_t pages, struct reason *reason)
 {
 	struct lora_entry *other;
 	uint32_t id = 0;
+	int error;
 
 	HASH_FIND_STR(lora->by_name, entry->adapter->name, other);
 	if (other)
@@ -183,6 +186,11 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 	HASH_ADD_KEYPTR(hh, lora->by_name, entry->adapter->name, strlen(entry->adapter->name), entry);
 	if (entry->unnamed)
 		return -ENOMEM;
+	error = lora->residency ? limits_register(lora, id, pages, reason) : 0;
+	if (error) {
+		HASH_DEL(lora->by_name, entry);
+		return error;
+	}
 	entry->id = id;
 	lora->entries[id] = entry;
 	lora->entry_count += id == lora->entry_count;
@@ -206,12 +214,15 @@ static int texts_check(const struct gpool_lora *lora, const char *name, const ch
 static int adapter_register(struct gpool_lora *lora, struct adapter *adapter, uint32_t *id, struct reason *reason)
 {
 	struct lora_entry *entry = calloc(1, sizeof(*entry));
-	int error = -ENOMEM;
+	uint32_t pages = 0;
+	int error = entry ? 0 : -ENOMEM;
 
-	if (entry) {
+	if (!error && lora->residency)
+		error = adapter_pages(lora, adapter, &pages, reason);
+	if (!error) {
 		entry->adapter = adapter;
 		pthread_mutex_lock(&lora->lock);
-		error = entry_add(lora, entry);
+		error = entry_add(lora, entry, pages, reason);
 		if (!error)
 			*id = entry->id;
 		pthread_mutex_unlock(&lora->lock);
@@ -411,6 +422,8 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 						  : "being loaded");
 	else
 		error = entry_close(lora, entry);
+	if (!error && lora->residency && limits_unregister(lora, entry))
+		error = fail(-EBUSY, "adapter '%s' is being loaded", entry->adapter->name);
 	if (!error)
 		entry_free(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
@@ -668,6 +681,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	filled.warm_made = lora->warm_made;
 	filled.warm_full = lora->warm_full;
 	filled.refused = lora->refused;
+	filled.evicted = lora->evicted;
 	pthread_mutex_unlock(&lora->lock);
 	filled.hits = counts.hits;
 	filled.loads = loads_of(&counts);

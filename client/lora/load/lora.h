@@ -63,6 +63,7 @@ struct lora_counts {
 };
 
 struct cold_reader;
+struct residency;
 
 struct lora_entry {
 	struct adapter *adapter; /* a reference */
@@ -93,6 +94,13 @@ struct lora_entry {
 	 */
 	uint64_t acquires_spent;
 	struct worth worth;
+
+	/*
+	 * For limits.c: the policy knows the adapter as used; it has decided the load in progress; the adapter is in
+	 * lora->fenced; in lora->surplus
+	 */
+	bool is_held, is_decided, is_fenced, is_surplus;
+	TAILQ_ENTRY(lora_entry) fenced, surplus;
 
 	uint32_t id;
 	bool unnamed;                 /* no memory was available for its entry in by_name */
@@ -137,6 +145,11 @@ struct gpool_lora {
 	uint64_t rebalance_ns;   /* time of the next rebalance() */
 	struct lora_counts gone; /* counts of adapters that were unregistered */
 	struct warm_kept kept;
+	struct residency *residency; /* decides loads and evictions; NULL: no limits */
+	struct lora_list fenced;     /* adapters that are used only by GPU work */
+	struct lora_list surplus;    /* adapters that are to be evicted when they are not in use */
+	bool deciding;               /* one thread is executing a decision */
+	uint64_t evicted;            /* number of adapters that were evicted because of the limits */
 	uint64_t warm_made, warm_full, refused; /* numbers of copies: made, without room, refused as invalid */
 
 	struct lora_loader {

@@ -434,6 +434,11 @@ void residency_tick(struct residency *residency, uint64_t now_us)
 
 /* ---- decisions and their results ---- */
 
+bool residency_has_next(const struct residency *residency)
+{
+	return residency->ring_count > 0;
+}
+
 bool residency_next(struct residency *residency, struct residency_decision *decision)
 {
 	uint32_t entry;
@@ -569,14 +574,52 @@ int residency_register(
 	return 0;
 }
 
+/* Return true if the adapter is used, or a decision about it is being executed. */
+static bool is_busy(const struct adapter *adapter)
+{
+	return is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
+		adapter->warm == RESIDENCY_COPYING;
+}
+
+int residency_unregister(struct residency *residency, uint32_t number)
+{
+	struct adapter *adapter = adapter_at(residency, number);
+
+	if (!adapter)
+		return -ENOENT;
+	if (is_busy(adapter))
+		return -EBUSY;
+	if (adapter->hot == RESIDENCY_QUEUED)
+		unqueue(residency, number);
+	withdraw(residency, number);
+	*adapter = (struct adapter){.registered = false};
+	residency->registered--;
+	serve_queue(residency);
+	return 0;
+}
+
+void residency_lost(struct residency *residency, uint32_t number)
+{
+	const struct adapter *adapter = adapter_at(residency, number);
+
+	if (!adapter || adapter->hot != RESIDENCY_RESIDENT)
+		return;
+	set_hot(residency, number, RESIDENCY_ABSENT);
+	serve_queue(residency);
+}
+
+bool residency_is_moving(const struct residency *residency, uint32_t number)
+{
+	return residency->moving == number;
+}
+
 int residency_unload(struct residency *residency, uint32_t number)
 {
 	const struct adapter *adapter = adapter_at(residency, number);
 
 	if (!adapter)
 		return -ENOENT;
-	if (is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
-		adapter->warm == RESIDENCY_COPYING)
+	if (is_busy(adapter))
 		return -EBUSY;
 	if (adapter->hot == RESIDENCY_QUEUED)
 		unqueue(residency, number);

@@ -127,6 +127,12 @@ int residency_register(
 	struct residency *residency, uint32_t adapter, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us);
 
 /*
+ * residency_unregister() - forget an adapter and its copy. Decisions about its number that were not fetched yet remain.
+ * Return: 0, -ENOENT, -EBUSY (in use, or being moved).
+ */
+int residency_unregister(struct residency *residency, uint32_t adapter);
+
+/*
  * residency_acquire() - take a reference and record an access. The reference is taken even if the adapter must be
  * loaded, and remains if the load fails; the next acquisition then tries again.
  * Return: 1: resident; 0: being loaded, or queued until memory is freed; -ENOENT; -ENOSPC: all memory is in use. On
@@ -155,7 +161,20 @@ int residency_prefetch(struct residency *residency, uint32_t adapter, uint64_t n
  */
 int residency_unload(struct residency *residency, uint32_t adapter);
 
-/* residency_next() - set *decision to the next decision. Return false if there is none. */
+/*
+ * residency_lost() - report that a resident adapter was evicted without a decision. Its references and pins remain; the
+ * next acquisition loads it again.
+ */
+void residency_lost(struct residency *residency, uint32_t adapter);
+
+/* residency_is_moving() - return true if rebalancing loads the adapter, and no caller has asked for it since. */
+bool residency_is_moving(const struct residency *residency, uint32_t adapter);
+
+/*
+ * residency_next() - set *decision to the next decision. Return false if there is none.
+ * residency_has_next() - return true if there is one.
+ */
+bool residency_has_next(const struct residency *residency);
 bool residency_next(struct residency *residency, struct residency_decision *decision);
 
 /*

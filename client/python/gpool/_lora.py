@@ -155,6 +155,8 @@ class AdapterStats(NamedTuple):
     """hot_all_bytes / hot_limit_bytes, from 0 to 1"""
     warm_utilization: float
     cold_utilization: float
+    evicted: int
+    """adapters that this set has evicted because of hot_adapters or hot_bytes"""
 
 
 class Matrix(NamedTuple):
@@ -370,6 +372,8 @@ class Adapters(Closing):
         element: Element,
         load_threads: int,
         salt: Tuple[int, int],
+        hot_adapters: int,
+        hot_bytes: int,
     ) -> None:
         """Create a set of adapters; for this package only: see Pool.adapters()."""
         self._pool = pool
@@ -380,6 +384,8 @@ class Adapters(Closing):
             load_threads=load_threads,
             cache_dir=c_optional(cache_dir),
             salt=salt,
+            hot_adapters=hot_adapters,
+            hot_bytes=hot_bytes,
         )
         pointer = ctypes.c_void_p()
         with contextlib.ExitStack() as calls:

@@ -631,6 +631,8 @@ class Pool(_native.Pool, Closing):
         element: Element = Element.AS_FILE,
         load_threads: int = 0,
         salt: Tuple[int, int] = (0, 0),
+        hot_adapters: int = 0,
+        hot_bytes: int = 0,
     ) -> Adapters:
         """Create an empty set of LoRA adapters in this pool.
 
@@ -638,13 +640,14 @@ class Pool(_native.Pool, Closing):
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
         warm as int8 if the loss is small. private: share adapters only with engines of the same tenant, not of the
         trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
-        numbers of 64 bits; only engines with the same salt share adapters.
+        numbers of 64 bits; only engines with the same salt share adapters. hot_adapters, hot_bytes: limits of the
+        adapters that this set keeps in the pool; 0: none.
 
         Raises NotFound: cache_dir; Error with EINVAL, ENOTDIR, EACCES (cache_dir), EPERM (observer or admin), EUSERS
         (255 streams are open), EIO (driver), ENOMEM.
         Cost: starts the threads.
         """
-        made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt)
+        made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt, hot_adapters, hot_bytes)
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
         return made

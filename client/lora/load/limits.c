@@ -1,0 +1,293 @@
+#include "client/lora/load/limits.h"
+
+#include "client/lora/load/load.h"
+#include "client/lora/load/rebalance.h"
+#include "client/lora/residency/residency.h"
+#include "client/object/object.h"
+
+#include <errno.h>
+#include <string.h>
+
+static uint64_t now_us(void)
+{
+	return monotonic_ns() / 1000;
+}
+
+/* ---- creation and registration ---- */
+
+int limits_begin(struct gpool_lora *lora, const struct gpool_lora_options *options)
+{
+	struct residency_limits limits = RESIDENCY_LIMITS_INIT;
+
+	TAILQ_INIT(&lora->fenced);
+	TAILQ_INIT(&lora->surplus);
+	if (!options->hot_bytes && !options->hot_adapters)
+		return 0;
+	limits.hot_bytes = options->hot_bytes ? options->hot_bytes : UINT64_MAX;
+	limits.hot_count = options->hot_adapters ? options->hot_adapters : UINT32_MAX;
+	limits.warm_count = 0; /* copy.c makes the copies, right after a load */
+	limits.rebalance_us = lora->rebalance_ms == UINT32_MAX ? 0 : lora->rebalance_ms * UINT64_C(1000);
+	return residency_create(&limits, LIMITS_ADAPTERS_MAX, &lora->residency);
+}
+
+void limits_end(struct gpool_lora *lora)
+{
+	residency_destroy(lora->residency);
+}
+
+int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct reason *reason)
+{
+	uint64_t bytes = pages * lora->pool->page_bytes;
+	int error = id < LIMITS_ADAPTERS_MAX ? residency_register(lora->residency, id, bytes, 0, now_us()) : -ENOSPC;
+
+	if (error == -EFBIG)
+		return refuse(reason, "the adapter needs %llu bytes of the pool, which is more than hot_bytes",
+			(unsigned long long)bytes);
+	if (error)
+		refuse(reason, "a set with limits has at most %d adapters", LIMITS_ADAPTERS_MAX);
+	return error;
+}
+
+static void unfence(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (entry->is_fenced)
+		TAILQ_REMOVE(&lora->fenced, entry, fenced);
+	entry->is_fenced = false;
+}
+
+/* Report that the adapter is not used any more. */
+static void let_go(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	unfence(lora, entry);
+	if (entry->is_held)
+		residency_unpin(lora->residency, entry->id, now_us());
+	entry->is_held = false;
+}
+
+int limits_unregister(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	let_go(lora, entry);
+	return residency_unregister(lora->residency, entry->id);
+}
+
+/* ---- uses ---- */
+
+static void wake(struct gpool_lora *lora)
+{
+	if (limits_have(lora))
+		pthread_cond_signal(&lora->queued);
+}
+
+static bool is_used(const struct lora_entry *entry)
+{
+	return entry->acquired || entry->waiting || is_draft(entry);
+}
+
+/* Add the entry to lora->fenced if a fence of its last release is not signaled. */
+static bool is_fenced(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (!entry_is_used(lora, entry))
+		return false;
+	if (!entry->is_fenced)
+		TAILQ_INSERT_TAIL(&lora->fenced, entry, fenced);
+	entry->is_fenced = true;
+	return true;
+}
+
+void limits_report(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (is_used(entry)) {
+		unfence(lora, entry);
+		/* An adapter that is COLD is not used until its load is asked for. */
+		if (!entry->is_held && entry->load_state != LOAD_COLD)
+			entry->is_held = residency_pin(lora->residency, entry->id, now_us()) >= 0;
+	} else if (entry->is_held && !is_fenced(lora, entry)) {
+		let_go(lora, entry);
+		/* A load that had not been decided is not wanted any more. */
+		if (entry->load_state == LOAD_POSTPONED && residency_hot(lora->residency, entry->id) == RESIDENCY_ABSENT)
+			load_set_state(lora, entry, LOAD_COLD);
+	}
+	wake(lora);
+}
+
+static void fences_look(struct gpool_lora *lora)
+{
+	struct lora_entry *entry, *next;
+
+	for (entry = TAILQ_FIRST(&lora->fenced); entry; entry = next) {
+		next = TAILQ_NEXT(entry, fenced);
+		limits_report(lora, entry);
+	}
+}
+
+void limits_count(struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	residency_access(lora->residency, entry->id, 1, now_us());
+}
+
+/* ---- requests ---- */
+
+static void time_pass(struct gpool_lora *lora)
+{
+	fences_look(lora);
+	residency_tick(lora->residency, now_us());
+}
+
+void limits_want(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	let_go(lora, entry);
+	time_pass(lora);
+	if (residency_pin(lora->residency, entry->id, now_us()) < 0) {
+		entry->error = -ENOSPC;
+		refuse(&entry->reason,
+			"limit: the adapter does not fit beside the adapters in use; release adapters, or raise hot_bytes and "
+			"hot_adapters");
+	} else {
+		entry->is_held = true;
+		load_set_state(lora, entry, LOAD_POSTPONED);
+	}
+	wake(lora);
+}
+
+void limits_prefetch(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	time_pass(lora);
+	residency_prefetch(lora->residency, entry->id, now_us());
+	wake(lora);
+}
+
+/* ---- decisions ---- */
+
+static void surplus_set(struct gpool_lora *lora, struct lora_entry *entry, bool surplus)
+{
+	if (surplus && !entry->is_surplus)
+		TAILQ_INSERT_TAIL(&lora->surplus, entry, surplus);
+	else if (!surplus && entry->is_surplus)
+		TAILQ_REMOVE(&lora->surplus, entry, surplus);
+	entry->is_surplus = surplus;
+}
+
+/*
+ * Return the next adapter to evict, or NULL. An adapter for which the policy has decided another load after its eviction
+ * stays.
+ */
+static struct lora_entry *surplus_next(struct gpool_lora *lora)
+{
+	struct lora_entry *entry, *next;
+
+	for (entry = TAILQ_FIRST(&lora->surplus); entry; entry = next) {
+		next = TAILQ_NEXT(entry, surplus);
+		if (residency_hot(lora->residency, entry->id) != RESIDENCY_ABSENT)
+			surplus_set(lora, entry, false);
+		else if (entry->load_state == LOAD_RESIDENT && !is_used(entry) && !entry_is_used(lora, entry))
+			return entry;
+	}
+	return NULL;
+}
+
+bool limits_have(struct gpool_lora *lora)
+{
+	return lora->residency && !lora->deciding && (residency_has_next(lora->residency) || surplus_next(lora));
+}
+
+static void load_report(struct gpool_lora *lora, const struct lora_entry *entry, bool ok)
+{
+	const struct residency_decision decision = {.adapter = entry->id, .action = RESIDENCY_LOAD_COLD};
+
+	residency_done(lora->residency, &decision, ok, now_us());
+}
+
+/* Begin a load, unless the adapter is still resident because it was acquired again before its eviction. */
+static void load_begin_decided(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (residency_hot(lora->residency, entry->id) != RESIDENCY_LOADING)
+		return;
+	if (entry->load_state == LOAD_POSTPONED || entry->load_state == LOAD_COLD) {
+		bool unasked = entry->load_state == LOAD_COLD && residency_is_moving(lora->residency, entry->id);
+
+		entry->is_decided = true;
+		entry->error = 0;
+		load_set_state(lora, entry, unasked ? LOAD_QUEUED_UNASKED : LOAD_QUEUED);
+	} else if (entry->state == GPOOL_LORA_RESIDENT) {
+		load_report(lora, entry, true);
+	} else {
+		entry->is_decided = true; /* its load has been decided before */
+	}
+}
+
+/*
+ * Evict an adapter. Its pages are freed unless another engine has it open; they are then evicted by the agent when they
+ * are needed.
+ */
+static void evict(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	bool delete = !gpool_object_info(entry->object, &info) && info.readers <= 1;
+
+	surplus_set(lora, entry, false);
+	if (entry_close(lora, entry))
+		return;
+	lora->evicted++;
+	if (!delete)
+		return;
+	/* A load that was decided after this eviction needs the pages. */
+	lora->deciding = true;
+	pthread_mutex_unlock(&lora->lock);
+	/* After a failure, the agent evicts the adapter later. */
+	gpool_object_delete(lora->pool, info.name, info.version);
+	pthread_mutex_lock(&lora->lock);
+	lora->deciding = false;
+	wake(lora);
+}
+
+void limits_take(struct gpool_lora *lora)
+{
+	struct residency_decision decision;
+	struct lora_entry *entry = surplus_next(lora);
+
+	if (entry) {
+		evict(lora, entry);
+		return;
+	}
+	if (!residency_next(lora->residency, &decision))
+		return;
+	entry = entry_of(lora, decision.adapter);
+	if (entry && decision.action == RESIDENCY_EVICT)
+		surplus_set(lora, entry, entry->load_state != LOAD_COLD);
+	else if (entry)
+		load_begin_decided(lora, entry);
+	wake(lora);
+}
+
+void limits_follow(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	bool ended = entry->load_state == LOAD_COLD || entry->state == GPOOL_LORA_RESIDENT;
+
+	if (entry->is_decided && ended) {
+		entry->is_decided = false;
+		load_report(lora, entry, entry->load_state != LOAD_COLD);
+	} else if (entry->load_state == LOAD_COLD) {
+		residency_lost(lora->residency, entry->id);
+	}
+	if (entry->load_state == LOAD_COLD)
+		surplus_set(lora, entry, false);
+	limits_report(lora, entry);
+}
+
+/* ---- time ---- */
+
+/* Return: true if the agent has evicted the adapter, and no use of it has detected this. */
+static bool is_gone(const struct lora_entry *entry)
+{
+	return entry->load_state == LOAD_RESIDENT && !entry->acquired && object_is_gone(entry->object);
+}
+
+void limits_tick(struct gpool_lora *lora)
+{
+	lora->rebalance_ns = monotonic_ns() + lora->rebalance_ms * UINT64_C(1000000);
+	for (uint32_t i = 0; i < lora->entry_count; i++)
+		if (lora->entries[i] && is_gone(lora->entries[i]) && !entry_close(lora, lora->entries[i]))
+			lora->entries[i]->counts.lost++;
+	time_pass(lora);
+	wake(lora);
+}
