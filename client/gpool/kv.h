@@ -979,7 +979,8 @@ enum gpool_kv_verb {
 	GPOOL_KV_ORDER_FREE = 8,
 	GPOOL_KV_ORDER_PREEMPT = 9,
 	GPOOL_KV_ORDER_RESUME = 10,
-	GPOOL_KV_ORDER_INFO = 11
+	GPOOL_KV_ORDER_INFO = 11,
+	GPOOL_KV_ORDER_FITS = 12
 };
 
 /*
@@ -1072,8 +1073,8 @@ GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_group_oom_info() - report the cache that refused the group's last failed allocation, append, fork or resume,
- * and its numbers.
+ * gpool_kv_group_oom_info() - report the cache that refused the group's last failed allocation, append, fork, growth or
+ * resume, and its numbers.
  *
  * @member: receives the index of the cache; may be NULL
  *
@@ -1117,6 +1118,32 @@ GPOOL_API int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequ
  * Return: as gpool_kv_resume().
  */
 GPOOL_API int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence);
+
+/*
+ * gpool_kv_group_grow() - append tokens to a sequence as gpool_kv_group_append(), and preempt other sequences of the
+ * group in all of their caches, as gpool_kv_group_preempt(), while blocks or pages are missing.
+ *
+ * @growth:  as for gpool_kv_grow(). The policy chooses among the sequences of the group, and the group is not locked
+ *           meanwhile; gpool_kv_group_oom_info() returns the cache that lacks blocks, and its numbers. A group discards
+ *           content, so GPOOL_KV_GROW_OFFLOAD is not supported
+ * @member, @slot: as for gpool_kv_group_append()
+ * @victims: as for gpool_kv_grow()
+ *
+ * Without a policy, sequences that have a part in the cache that lacks blocks are preempted in the order of
+ * gpool_kv_grow(): the lowest priority first, and among these the last to arrive in the group. If the sequence itself
+ * is the next, the call ends with the error of the append. Sequences of the caches that are not of the group are never
+ * preempted. Each failed append counts as a refusal in the statistics of its cache.
+ *
+ * Return: the number of preempted sequences, or an error that leaves the sequence unchanged in all caches: as
+ * gpool_kv_group_append(), -EINVAL and the code of the policy as gpool_kv_grow(), or
+ *   -EFBIG       a cache does not have enough blocks for its part even without other sequences; none is preempted
+ *   -EOPNOTSUPP  GPOOL_KV_GROW_OFFLOAD
+ *
+ * Threads: any. Cost: as gpool_kv_group_append(); for each preempted sequence as gpool_kv_group_preempt(), another
+ * append, and a pass over the sequences of the group; once, an order for each cache that gets tokens.
+ */
+GPOOL_API int gpool_kv_group_grow(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens,
+	const struct gpool_kv_growth *growth, uint32_t *member, uint64_t *slot, uint64_t *victims);
 
 /* The part of a group's sequence in one cache. */
 struct gpool_kv_span {

@@ -331,6 +331,7 @@ static void test_kv_group(void **state)
 	CALLS(gpool_kv_group_fork(group, sequence, &child), "steady", "");
 	CALLS(gpool_kv_group_append(group, child, 1, &member, &slot), "the last block is shared",
 		"cuMemcpyAsync, 1 frame");
+	CALLS(gpool_kv_group_grow(group, sequence, 1, NULL, &member, &slot, NULL), "steady", "");
 	NEVER(gpool_kv_group_span(group, sequence, 0, &span));
 	CALLS(gpool_kv_group_preempt(group, child, &victim), "steady", "");
 	CALLS(gpool_kv_group_resume(group, child), "a cache needs a page",
@@ -348,6 +349,8 @@ static void test_kv_group(void **state)
 	UNMEASURED(gpool_kv_group_can_allocate, "in each cache", "as gpool_kv_can_allocate()");
 	UNMEASURED(gpool_kv_group_fork, "in each cache", "as gpool_kv_fork()");
 	UNMEASURED(gpool_kv_group_preempt, "in each cache", "as gpool_kv_preempt()");
+	UNMEASURED(gpool_kv_group_grow, "otherwise, for each preempted sequence and for the append",
+		"as gpool_kv_group_preempt() and gpool_kv_group_append()");
 	UNMEASURED(gpool_kv_group_destroy, "for each sequence", "as gpool_kv_group_free()");
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_kv_destroy(caches[i]), 0);

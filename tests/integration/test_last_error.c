@@ -565,6 +565,7 @@ static void test_groups_of_caches(void **state)
 	struct gpool_kv *caches[] = {make_cache(0), make_cache(0)}, *twice[] = {caches[0], caches[0]};
 	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_member member = {.size = sizeof(member)};
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
 	struct gpool_kv_order order = {.size = 0};
 	struct gpool_kv_group *group;
 	struct gpool_kv_span span;
@@ -584,6 +585,10 @@ static void test_groups_of_caches(void **state)
 	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
 	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
 	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_grow(group, 3, 1, NULL, NULL, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	growth.flags = GPOOL_KV_GROW_OFFLOAD;
+	SAYS(gpool_kv_group_grow(group, sequence, 1, &growth, NULL, NULL, NULL), -EOPNOTSUPP,
+		"a group discards the content of preempted sequences");
 	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not a sequence of this group");
