@@ -77,6 +77,7 @@ struct gpool_kv {
 	uint32_t watermark;
 	bool bf16; /* elements of two bytes are bfloat16, not float16 */
 	bool zero; /* fill blocks with zeros when a sequence gets them */
+	bool int8; /* blocks have codes and scales: resident.h */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t cached_most;                    /* maximum number of cached blocks */
