@@ -292,6 +292,7 @@ class Caches(CacheTest):
                         found = stored[codes : codes + 64] * float(bits.view("float32")[0])
                         worst = max(worst, abs(found - vector).max())
                         self.assertLess(abs(found - vector).max(), abs(vector).max() / 252 * 1.001)
+            del stored  # while a view exists, the cache cannot be closed
             self.assertAlmostEqual(loss.max_error, worst, places=5)
             with self.assertRaises(gpool.Error) as caught:
                 cache.write(LAYERS, keys, values, places, tokens)

@@ -793,7 +793,10 @@ def refuse(result: int, what: str) -> NoReturn:
 def grow(
     growth: _abi.gpool_kv_growth, policy: Optional[Callable[[int], Optional[int]]], call: Callable[[Any, Any], int]
 ) -> List[int]:
-    """Make a call that preempts sequences, with its struct and an array for the victims, and return the victims."""
+    """Make a call that preempts sequences, with its struct and an array for the victims, and return the victims.
+
+    Raises what the call raises, and what the policy raises.
+    """
     raised: List[BaseException] = []
 
     def choose(_context: Any, growing: int, victim: Any) -> int:
