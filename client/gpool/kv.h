@@ -33,11 +33,12 @@ struct gpool_kv;
 
 /*
  * Shape of the content: a block stores the keys and values of block_tokens tokens, with 2 * layers * kv_heads *
- * head_size * dtype_bytes bytes for each token.
+ * head_size * dtype_bytes bytes for each token. With GPOOL_KV_INT8, these are 2 * layers * kv_heads * (head_size + 2)
+ * bytes for each token.
  */
 struct gpool_kv_shape {
 	uint32_t layers, kv_heads, head_size;
-	uint32_t dtype_bytes;  /* size of an element: 1, 2, 4 or 8 */
+	uint32_t dtype_bytes;  /* size of an element: 1, 2, 4 or 8; with GPOOL_KV_INT8: 1 */
 	uint32_t block_tokens; /* a power of two up to 1,024; 0: 16 */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
@@ -57,13 +58,20 @@ enum {
 	 * undefined. A fill for each run of adjacent blocks. The size of a block must be a multiple of 4
 	 */
 	GPOOL_KV_ZERO = 1u << 4,
+	/*
+	 * store int8 codes, and one bf16 scale for each vector of head_size codes, as described by struct
+	 * gpool_kv_layout; gpool_kv_write() writes them, and gpool_kv_attention() reads them. dtype_bytes must be 1,
+	 * head_size a multiple of 16 up to 256, kv_heads at most 65,535, and block_tokens at least 8. Not with
+	 * GPOOL_KV_BF16
+	 */
+	GPOOL_KV_INT8 = 1u << 5,
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
 
 struct gpool_kv_options {
 	uint32_t size;  /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
-	uint32_t flags; /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16, _ZERO; an unknown bit is -EINVAL */
+	uint32_t flags; /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16, _ZERO, _INT8; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
 	uint32_t stream;              /* stream that orders all work; open, not host-signaled */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool can hold */
@@ -91,9 +99,10 @@ GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
  * @kv: receives the cache; gpool_kv_destroy() or gpool_close() ends it
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag; GPOOL_KV_ADAPTIVE or pool_blocks without GPOOL_KV_PREFIXES; a shape with blocks of 0
- *               bytes or more than 2^40 bytes; a number out of range; a watermark of all blocks; a stream that is not
- *               open, or host-signaled
+ *   -EINVAL     an unknown flag; GPOOL_KV_ADAPTIVE or pool_blocks without GPOOL_KV_PREFIXES; GPOOL_KV_INT8 with
+ *               GPOOL_KV_BF16 or a shape for which it is not available; a shape with blocks of 0 bytes or more than
+ *               2^40 bytes; a number out of range; a watermark of all blocks; a stream that is not open, or
+ *               host-signaled
  *   -EHOSTDOWN  the session is asleep
  *   -ENOMEM     no host memory or address space
  *   -EPERM      the session is an observer or admin
@@ -114,7 +123,15 @@ GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options 
  */
 GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
 
-/* The data that kernels need. It never changes. */
+/*
+ * The data that kernels need. It never changes.
+ *
+ * GPOOL_KV_INT8: a block has layers one after the other. In layer n, the codes of the key of a token and head are at
+ * n * layer_bytes + keys + token * token_stride + head * head_stride, and those of the value at `values` with the same
+ * strides. The scale of this key is at n * layer_bytes + key_scales + token * scale_token_stride + head *
+ * scale_head_stride, and that of the value at value_scales. In all other caches, the program chooses the layout of a
+ * block, and these fields are 0.
+ */
 struct gpool_kv_layout {
 	uint32_t size; /* sizeof(struct gpool_kv_layout), set by the caller */
 	uint32_t block_tokens;
@@ -128,8 +145,13 @@ struct gpool_kv_layout {
 	uint32_t max_sequences;
 	uint32_t pool_blocks; /* blocks of the pool, read-only; their numbers start at max_blocks */
 	uint32_t reserved;
+	/* GPOOL_KV_INT8: the layout of a block, in bytes */
+	uint64_t layer_bytes;
+	uint64_t keys, values, key_scales, value_scales;
+	uint32_t token_stride, head_stride;
+	uint32_t scale_token_stride, scale_head_stride;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_layout, 64);
+GPOOL_ASSERT_SIZE(gpool_kv_layout, 120);
 
 /* gpool_kv_layout() - return the layout of a cache. Return: 0, -EINVAL (size), -ECHILD. */
 GPOOL_API int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout);
@@ -381,10 +403,10 @@ enum {
  * -127..127 and one bf16 scale, which increases the size by a factor of 1 + 2 / head_size. If head_size is the
  * innermost dimension, there is one vector for each token and head, in K and in V. Conversions run on the stream.
  *
- * Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are stored
- * unchanged. A restored element differs from the original by at most 1 / 252 of the largest magnitude in its vector,
- * plus the rounding to its type; zeros are restored as zeros. A sequence with an infinity or a NaN has no int8 form:
- * its loss is infinite, and gpool_kv_resume() returns -ENODATA.
+ * Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte, and the codes and
+ * scales of GPOOL_KV_INT8, are stored unchanged. A restored element differs from the original by at most 1 / 252 of the
+ * largest magnitude in its vector, plus the rounding to its type; zeros are restored as zeros. A sequence with an
+ * infinity or a NaN has no int8 form: its loss is infinite, and gpool_kv_resume() returns -ENODATA.
  *
  * Return: as gpool_kv_preempt(), or an error that leaves the sequence running:
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
@@ -631,7 +653,7 @@ enum {
 	GPOOL_KV_ATTENTION_BF16 = 1u << 0,
 	/*
 	 * keys and values are int8 codes, each vector of head_size codes with one bfloat16 scale: a value is code times
-	 * scale
+	 * scale. Required in a cache with GPOOL_KV_INT8
 	 */
 	GPOOL_KV_ATTENTION_INT8 = 1u << 1,
 };
@@ -690,8 +712,8 @@ GPOOL_ASSERT_SIZE(gpool_kv_attention, 128);
  *
  * Return: 0, or
  *   -EINVAL      size, flag, reserved; block_tokens of the cache is below 8; a number is 0, too large or not a multiple
- *                of the required number; an address is 0 or not aligned; vectors do not fit into a block; the cache's
- *                stream is closed
+ *                of the required number; an address is 0 or not aligned; vectors do not fit into a block; a cache with
+ *                GPOOL_KV_INT8 is read without GPOOL_KV_ATTENTION_INT8; the cache's stream is closed
  *   -EOPNOTSUPP  gpool was built without kernels, or the driver is too old for them
  *   -EHOSTDOWN   the session is asleep
  *   -EIO, -ENODEV, -ENOMEM  the kernel could not be queued
@@ -709,6 +731,74 @@ GPOOL_API int gpool_kv_attention(struct gpool_kv *kv, const struct gpool_kv_atte
  */
 GPOOL_API int gpool_kv_attention_workspace(
 	struct gpool_kv *kv, const struct gpool_kv_attention *attention, uint64_t *bytes);
+
+/* ---- writing int8 ---- */
+
+enum {
+	GPOOL_KV_WRITE_BF16 = 1u << 0, /* keys and values are bfloat16, not IEEE half */
+};
+
+/*
+ * The loss of what was written, in device memory or registered host memory: gpool_kv_write() adds to it, so the program
+ * fills it with zeros before. The relative error is the square root of error_squares / squares.
+ */
+struct gpool_kv_write_error {
+	double error_squares; /* sum of (x - x')^2 over all elements x, which became x' */
+	double squares;       /* sum of x^2 */
+	float max_error;      /* max |x - x'|; infinity: a vector has an infinity or a NaN, and is stored as zeros */
+	uint32_t reserved;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_write_error, 24);
+
+/* The arguments of a launch, which writes the keys and values of some tokens in one layer. */
+struct gpool_kv_write {
+	uint32_t size;   /* sizeof(struct gpool_kv_write); GPOOL_KV_WRITE_INIT sets it */
+	uint32_t flags;  /* GPOOL_KV_WRITE_BF16; an unknown bit is -EINVAL */
+	uint64_t keys;   /* address of [tokens][key_stride] elements, of which kv_heads * head_size are used */
+	uint64_t values; /* address of [tokens][value_stride] elements */
+	/*
+	 * address of uint64_t[tokens]: the slot of each token (gpool_kv_append()). Tokens with a slot that the cache
+	 * does not have, such as UINT64_MAX, are not written
+	 */
+	uint64_t slots;
+	uint64_t error; /* address of struct gpool_kv_write_error; 0: not needed */
+	uint32_t layer;
+	uint32_t tokens;                   /* up to 2^20; 0: nothing is written */
+	uint32_t key_stride, value_stride; /* multiples of 8; 0: kv_heads * head_size */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_write, 56);
+#define GPOOL_KV_WRITE_INIT \
+	{ \
+		sizeof(struct gpool_kv_write), 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+	}
+
+/*
+ * gpool_kv_write() - queue the conversion of keys and values of some tokens to int8, into the blocks of a cache with
+ * GPOOL_KV_INT8, on the cache's stream.
+ *
+ * An element x of a vector becomes the code nearest to x / scale, -127..127. The scale is the largest magnitude of the
+ * vector divided by 127, rounded up to bf16, so x' = code * scale differs from x by at most 1 / 252 of that magnitude.
+ * Zeros remain zeros. A vector with an infinity or a NaN is stored as zeros. `error` lets the program compare the loss
+ * with a limit of its own, for example before it publishes a prefix.
+ *
+ * The slots must belong to running sequences, and their blocks must not be shared or published, as gpool_kv_append()
+ * guarantees. Two tokens of a launch must not have the same slot. Addresses of keys and values must be multiples of 16
+ * bytes, the others of 8. The launch can be captured into a graph.
+ *
+ * Forks, prefixes, sharing, compaction, sleep and offloading handle codes and scales as any content of blocks: nothing
+ * is converted again.
+ *
+ * Return: 0, or
+ *   -EINVAL      size, flag; layer or tokens is too large; a stride is too small or not a multiple of 8; an address is
+ *                0 or not aligned; the cache's stream is closed
+ *   -EOPNOTSUPP  the cache has no GPOOL_KV_INT8; gpool was built without kernels, or the driver is too old for them
+ *   -EHOSTDOWN   the session is asleep
+ *   -EIO, -ENODEV, -ENOMEM  the kernel could not be queued
+ *   -E2BIG, -ECHILD
+ *
+ * Threads: any. Cost: a lock, and one driver call.
+ */
+GPOOL_API int gpool_kv_write(struct gpool_kv *kv, const struct gpool_kv_write *write);
 
 /* ---- prefixes ---- */
 
@@ -979,7 +1069,8 @@ enum gpool_kv_verb {
 	GPOOL_KV_ORDER_FREE = 8,
 	GPOOL_KV_ORDER_PREEMPT = 9,
 	GPOOL_KV_ORDER_RESUME = 10,
-	GPOOL_KV_ORDER_INFO = 11
+	GPOOL_KV_ORDER_INFO = 11,
+	GPOOL_KV_ORDER_FITS = 12
 };
 
 /*
@@ -1072,8 +1163,8 @@ GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_group_oom_info() - report the cache that refused the group's last failed allocation, append, fork or resume,
- * and its numbers.
+ * gpool_kv_group_oom_info() - report the cache that refused the group's last failed allocation, append, fork, growth or
+ * resume, and its numbers.
  *
  * @member: receives the index of the cache; may be NULL
  *
@@ -1117,6 +1208,32 @@ GPOOL_API int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequ
  * Return: as gpool_kv_resume().
  */
 GPOOL_API int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence);
+
+/*
+ * gpool_kv_group_grow() - append tokens to a sequence as gpool_kv_group_append(), and preempt other sequences of the
+ * group in all of their caches, as gpool_kv_group_preempt(), while blocks or pages are missing.
+ *
+ * @growth:  as for gpool_kv_grow(). The policy chooses among the sequences of the group, and the group is not locked
+ *           meanwhile; gpool_kv_group_oom_info() returns the cache that lacks blocks, and its numbers. A group discards
+ *           content, so GPOOL_KV_GROW_OFFLOAD is not supported
+ * @member, @slot: as for gpool_kv_group_append()
+ * @victims: as for gpool_kv_grow()
+ *
+ * Without a policy, sequences that have a part in the cache that lacks blocks are preempted in the order of
+ * gpool_kv_grow(): the lowest priority first, and among these the last to arrive in the group. If the sequence itself
+ * is the next, the call ends with the error of the append. Sequences of the caches that are not of the group are never
+ * preempted. Each failed append counts as a refusal in the statistics of its cache.
+ *
+ * Return: the number of preempted sequences, or an error that leaves the sequence unchanged in all caches: as
+ * gpool_kv_group_append(), -EINVAL and the code of the policy as gpool_kv_grow(), or
+ *   -EFBIG       a cache does not have enough blocks for its part even without other sequences; none is preempted
+ *   -EOPNOTSUPP  GPOOL_KV_GROW_OFFLOAD
+ *
+ * Threads: any. Cost: as gpool_kv_group_append(); for each preempted sequence as gpool_kv_group_preempt(), another
+ * append, and a pass over the sequences of the group; once, an order for each cache that gets tokens.
+ */
+GPOOL_API int gpool_kv_group_grow(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens,
+	const struct gpool_kv_growth *growth, uint32_t *member, uint64_t *slot, uint64_t *victims);
 
 /* The part of a group's sequence in one cache. */
 struct gpool_kv_span {

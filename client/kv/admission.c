@@ -67,6 +67,11 @@ int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint
 	return all - borrowed > kv->blocks.blocks - kv->blocks.used_blocks ? -ENOSPC : 0;
 }
 
+int kv_fits(struct gpool_kv *kv, uint32_t blocks)
+{
+	return kv_admit(kv, blocks, 0, 0) == -EFBIG ? kv_refuse(kv, blocks, -EFBIG) : 0;
+}
+
 int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need)
 {
 	struct gpool_kv_need found;

@@ -33,6 +33,8 @@ static int args_read(const struct gpool_kv *kv, const struct gpool_kv_attention 
 	if (read.flags & ~known || read.reserved)
 		return fail(
 			-EINVAL, "flags are 0x%x; the known flags are 0x%x, and reserved must be 0", read.flags, known);
+	if (kv->int8 && !(read.flags & GPOOL_KV_ATTENTION_INT8))
+		return fail(-EINVAL, "the cache has GPOOL_KV_INT8, so GPOOL_KV_ATTENTION_INT8 is required");
 	*args = (struct attention_args){
 		.queries = read.queries,
 		.output = read.output,

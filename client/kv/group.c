@@ -11,42 +11,14 @@
  * an order for a cache of another process could not be delivered, it is not known whether it was executed, and no
  * further order is sent there.
  */
-#include "client/kv/kv.h"
+#include "client/kv/group.h"
 
 #include "client/core/last_error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMBERS_MAX = GPOOL_KV_GROUP_CACHES_MAX, SEQUENCES_MAX = 65536 };
-
-struct group_row {
-	uint64_t members[MEMBERS_MAX]; /* [caches] 0: none */
-	uint64_t owner_id;
-	uint32_t priority;
-	uint32_t tokens;
-	bool preempted;
-	bool torn; /* a process was lost when some caches had already appended: the sequence can only be freed */
-};
-
-struct group_member {
-	struct gpool_kv *cache; /* NULL: in another process */
-	int (*send)(void *context, struct gpool_kv_order *order);
-	void *context;
-	uint32_t block_tokens;
-	uint32_t max_tokens;
-	int broken; /* the code of send() when an order was lost; protected by the group's lock */
-};
-
-struct gpool_kv_group {
-	struct group_member members[MEMBERS_MAX];
-	uint32_t count;
-	uint32_t range_tokens;
-	uint32_t max_sequences; /* of the first cache */
-	pthread_mutex_t lock;   /* protects all fields below; acquired before the locks of the caches */
-	uint32_t refused;       /* index of the cache that caused the last failure */
-	struct group_row *rows; /* [max_sequences] */
-};
+enum { SEQUENCES_MAX = 65536 };
 
 /* ---- orders ---- */
 
@@ -59,6 +31,17 @@ static uint64_t slot_of(struct gpool_kv *kv, uint64_t sequence, uint32_t token)
 	if (gpool_kv_table(kv, sequence, &blocks, &count) || token / tokens >= count)
 		return 0;
 	return (uint64_t)(uint32_t)blocks[token / tokens] * tokens + token % tokens;
+}
+
+/* Check that a sequence of `tokens` tokens would fit if the cache had no other. Return: 0, -EFBIG. */
+static int fits(struct gpool_kv *kv, uint32_t tokens)
+{
+	int error;
+
+	pthread_mutex_lock(&kv->lock);
+	error = kv_fits(kv, kv_blocks_for(kv, tokens));
+	pthread_mutex_unlock(&kv->lock);
+	return error;
 }
 
 static int order_do(struct gpool_kv *kv, struct gpool_kv_order *order)
@@ -78,6 +61,7 @@ static int order_do(struct gpool_kv *kv, struct gpool_kv_order *order)
 	case GPOOL_KV_ORDER_FREE: return gpool_kv_free(kv, order->sequence);
 	case GPOOL_KV_ORDER_PREEMPT: return gpool_kv_preempt(kv, order->sequence, &order->sequence);
 	case GPOOL_KV_ORDER_RESUME: return gpool_kv_resume(kv, order->sequence);
+	case GPOOL_KV_ORDER_FITS: return fits(kv, order->tokens);
 	case GPOOL_KV_ORDER_INFO: return gpool_kv_sequence_info(kv, order->sequence, &order->info);
 	default: return fail(-EINVAL, "the order has the unknown verb %u", order->verb);
 	}
@@ -105,8 +89,7 @@ static int32_t most_of(const struct gpool_kv_order *order)
 							     : 0;
 }
 
-/* Execute an order in a cache. Return its result, or the code of send(). */
-static int member_do(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_order *order)
+int group_order(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_order *order)
 {
 	struct group_member *to = &group->members[member];
 	int32_t most = most_of(order);
@@ -130,7 +113,7 @@ static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpoo
 {
 	struct gpool_kv_order order = {.verb = verb, .sequence = sequence};
 
-	return member_do(group, member, &order);
+	return group_order(group, member, &order);
 }
 
 /*
@@ -154,7 +137,7 @@ static int member_allocate(
 	struct gpool_kv_group *group, uint32_t member, const struct gpool_kv_request *request, uint64_t *number)
 {
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_ALLOCATE, .request = *request};
-	int error = member_do(group, member, &order);
+	int error = group_order(group, member, &order);
 
 	return error ? error : number_read(group, member, &order, number);
 }
@@ -162,7 +145,7 @@ static int member_allocate(
 static int member_fork(struct gpool_kv_group *group, uint32_t member, uint64_t sequence, uint64_t *number)
 {
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_FORK, .sequence = sequence};
-	int error = member_do(group, member, &order);
+	int error = group_order(group, member, &order);
 
 	return error ? error : number_read(group, member, &order, number);
 }
@@ -171,7 +154,7 @@ static int member_info(
 	struct gpool_kv_group *group, uint32_t member, uint64_t sequence, struct gpool_kv_sequence_info *info)
 {
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_INFO, .sequence = sequence};
-	int error = member_do(group, member, &order);
+	int error = group_order(group, member, &order);
 
 	if (!error)
 		*info = order.info;
@@ -181,14 +164,14 @@ static int member_info(
 /* ---- token ranges ---- */
 
 /* Return how many of a sequence's tokens are in this cache. The range of the last cache has no end. */
-static uint32_t share(const struct gpool_kv_group *group, uint32_t tokens, uint32_t member)
+uint32_t group_share(const struct gpool_kv_group *group, uint32_t tokens, uint32_t member)
 {
 	uint64_t first = (uint64_t)member * group->range_tokens, left = tokens > first ? tokens - first : 0;
 
 	return (uint32_t)(member + 1 < group->count && left > group->range_tokens ? group->range_tokens : left);
 }
 
-static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struct group_row **row)
+int group_find(const struct gpool_kv_group *group, uint64_t sequence, struct group_row **row)
 {
 	uint32_t index = (uint32_t)sequence;
 
@@ -206,8 +189,17 @@ static int fail_torn(uint64_t sequence)
 		(unsigned long long)sequence);
 }
 
+int group_running(const struct group_row *row)
+{
+	if (row->torn)
+		return fail_torn(row->members[0]);
+	return row->preempted
+		? fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)row->members[0])
+		: 0;
+}
+
 /* A group without a cache of this process cannot know that it is used after fork(). */
-static bool alive(const struct gpool_kv_group *group)
+bool group_alive(const struct gpool_kv_group *group)
 {
 	for (uint32_t i = 0; i < group->count; i++)
 		if (group->members[i].cache)
@@ -219,9 +211,9 @@ static bool alive(const struct gpool_kv_group *group)
 
 static int count_check(uint32_t count)
 {
-	return count && count <= MEMBERS_MAX
+	return count && count <= GPOOL_KV_GROUP_CACHES_MAX
 		? 0
-		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, MEMBERS_MAX);
+		: fail(-EINVAL, "count is %u; a group must have 1 to %d caches", count, GPOOL_KV_GROUP_CACHES_MAX);
 }
 
 /* Read the description of a cache. Return: 0, -EINVAL, or the code of send(). */
@@ -237,7 +229,7 @@ static int member_open(struct gpool_kv_group *group, uint32_t member, const stru
 		return fail(
 			-EINVAL, "cache %u is NULL%s", member, given->send ? ", or has both an address and send" : "");
 	*made = (struct group_member){.cache = given->cache, .send = given->send, .context = given->context};
-	error = member_do(group, member, &order);
+	error = group_order(group, member, &order);
 	if (error)
 		return error;
 	made->block_tokens = order.block_tokens;
@@ -300,7 +292,7 @@ int gpool_kv_group_create_members(
 int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
-	struct gpool_kv_member members[MEMBERS_MAX];
+	struct gpool_kv_member members[GPOOL_KV_GROUP_CACHES_MAX];
 	int error = count_check(count);
 
 	if (error)
@@ -314,7 +306,7 @@ void gpool_kv_group_destroy(struct gpool_kv_group *group)
 {
 	if (!group)
 		return;
-	if (alive(group))
+	if (group_alive(group))
 		for (uint32_t row = 0; row < group->max_sequences; row++)
 			for (uint32_t i = 0; i < group->count; i++)
 				if (group->rows[row].members[i])
@@ -332,12 +324,13 @@ int gpool_kv_group_can_allocate(
 	struct gpool_kv_need found = {.needed_blocks = 0};
 	int worst = -1, error = 0;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	for (uint32_t i = 0; i < group->count && (!i || share(group, tokens, i)) && !error; i++) {
-		struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_CAN_ALLOCATE, .tokens = share(group, tokens, i)};
-		int result = member_do(group, i, &order);
+	for (uint32_t i = 0; i < group->count && (!i || group_share(group, tokens, i)) && !error; i++) {
+		struct gpool_kv_order order = {
+			.verb = GPOOL_KV_ORDER_CAN_ALLOCATE, .tokens = group_share(group, tokens, i)};
+		int result = group_order(group, i, &order);
 
 		error = result < 0 ? result : 0;
 		if (error || result <= worst)
@@ -358,19 +351,19 @@ int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, stru
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_OOM_INFO};
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
 	if (member)
 		*member = group->refused;
-	error = member_do(group, group->refused, &order);
+	error = group_order(group, group->refused, &order);
 	pthread_mutex_unlock(&group->lock);
 	return error ? error : copy_struct(need, &order.need, sizeof(order.need));
 }
 
 /* ---- all or none; the callers hold the lock ---- */
 
-static int refuse(struct gpool_kv_group *group, uint32_t member, int error)
+int group_refuse(struct gpool_kv_group *group, uint32_t member, int error)
 {
 	group->refused = member;
 	return error;
@@ -389,15 +382,15 @@ static int allocate(struct gpool_kv_group *group, const struct gpool_kv_request 
 		struct gpool_kv_request part = *request;
 		int error;
 
-		part.tokens = share(group, request->tokens, i);
-		part.estimated_tokens = share(group, request->estimated_tokens, i);
+		part.tokens = group_share(group, request->tokens, i);
+		part.estimated_tokens = group_share(group, request->estimated_tokens, i);
 		if (i && !part.tokens && !part.estimated_tokens)
 			continue;
 		error = member_allocate(group, i, &part, &members[i]);
 		if (error) {
 			members[i] = 0;
 			members_free(group, members);
-			return refuse(group, i, error);
+			return group_refuse(group, i, error);
 		}
 	}
 	return 0;
@@ -411,7 +404,7 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
 		if (error) {
 			members[i] = 0;
 			members_free(group, members);
-			return refuse(group, i, error);
+			return group_refuse(group, i, error);
 		}
 	}
 	return 0;
@@ -423,7 +416,7 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
  */
 static bool is_continued(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member)
 {
-	return !member || share(group, row->tokens, member);
+	return !member || group_share(group, row->tokens, member);
 }
 
 /* Return true if the sequence has a member in this cache with blocks for the tokens, allocated in advance. */
@@ -443,7 +436,7 @@ static int extend(struct gpool_kv_group *group, const struct group_row *row, uin
 		int error;
 
 		request.flags = GPOOL_KV_CONTINUES;
-		request.tokens = share(group, row->tokens + tokens, i) - share(group, row->tokens, i);
+		request.tokens = group_share(group, row->tokens + tokens, i) - group_share(group, row->tokens, i);
 		request.priority = row->priority;
 		request.owner_id = row->owner_id;
 		if (!request.tokens || is_continued(group, row, i) || has_room(group, row, i, request.tokens))
@@ -452,7 +445,7 @@ static int extend(struct gpool_kv_group *group, const struct group_row *row, uin
 		if (error) {
 			fresh[i] = 0;
 			members_free(group, fresh);
-			return refuse(group, i, error);
+			return group_refuse(group, i, error);
 		}
 	}
 	return 0;
@@ -460,7 +453,7 @@ static int extend(struct gpool_kv_group *group, const struct group_row *row, uin
 
 static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t tokens)
 {
-	uint64_t fresh[MEMBERS_MAX] = {0};
+	uint64_t fresh[GPOOL_KV_GROUP_CACHES_MAX] = {0};
 	struct gpool_kv_order order;
 	uint32_t appended = 0;
 	int error = extend(group, row, tokens, fresh);
@@ -471,17 +464,18 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 	 */
 	for (int sure = 0; sure < 2 && !error; sure++)
 		for (uint32_t i = 0; i < group->count && !error; i++) {
-			uint32_t more = share(group, row->tokens + tokens, i) - share(group, row->tokens, i);
+			uint32_t more =
+				group_share(group, row->tokens + tokens, i) - group_share(group, row->tokens, i);
 
 			if (!more || fresh[i] || is_continued(group, row, i) == (sure == 1))
 				continue;
 			order = (struct gpool_kv_order){
 				.verb = GPOOL_KV_ORDER_APPEND, .sequence = row->members[i], .tokens = more};
-			error = member_do(group, i, &order);
+			error = group_order(group, i, &order);
 			appended += !error;
 			if (error) {
 				members_free(group, fresh);
-				refuse(group, i, error);
+				group_refuse(group, i, error);
 				row->torn = appended;
 			}
 		}
@@ -502,11 +496,11 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 
 int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *sequence)
 {
-	uint64_t members[MEMBERS_MAX] = {0};
+	uint64_t members[GPOOL_KV_GROUP_CACHES_MAX] = {0};
 	struct gpool_kv_request read;
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	error = options_read(&read, sizeof(read), request);
 	if (error)
@@ -516,7 +510,10 @@ int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_
 	if (!error) {
 		struct group_row *row = &group->rows[(uint32_t)members[0]];
 
-		*row = (struct group_row){.owner_id = read.owner_id, .priority = read.priority, .tokens = read.tokens};
+		*row = (struct group_row){.owner_id = read.owner_id,
+			.arrival = ++group->arrivals,
+			.priority = read.priority,
+			.tokens = read.tokens};
 		memcpy(row->members, members, sizeof(members));
 		*sequence = members[0];
 	}
@@ -524,52 +521,58 @@ int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_
 	return error;
 }
 
-int gpool_kv_group_append(
-	struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
+int group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
 {
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_SLOT};
 	struct group_row *row;
-	uint32_t first = 0, at = 0;
-	int error;
+	uint32_t first, at;
+	int error = tokens ? group_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0");
 
-	if (!alive(group))
-		return -ECHILD;
-	pthread_mutex_lock(&group->lock);
-	error = tokens ? row_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0");
-	if (!error && row->torn)
-		error = fail_torn(sequence);
-	if (!error && row->preempted)
-		error = fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)sequence);
+	if (!error)
+		error = group_running(row);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
 		error = fail(-EFBIG, "cannot add %u tokens to %u; the maximum is %u", tokens, row->tokens,
 			(uint32_t)KV_TOKENS_MAX);
-	if (!error) {
-		first = row->tokens;
-		at = first / group->range_tokens < group->count ? first / group->range_tokens : group->count - 1;
-		error = append(group, row, tokens);
-	}
-	if (!error && member)
+	if (error)
+		return error;
+	first = row->tokens;
+	at = first / group->range_tokens < group->count ? first / group->range_tokens : group->count - 1;
+	error = append(group, row, tokens);
+	if (error)
+		return error;
+	if (member)
 		*member = at;
-	if (!error && slot) {
-		struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_SLOT,
-			.sequence = row->members[at],
-			.tokens = first - at * group->range_tokens};
-
-		*slot = member_do(group, at, &order) ? 0 : order.slot;
+	if (slot) {
+		order.sequence = row->members[at];
+		order.tokens = first - at * group->range_tokens;
+		*slot = group_order(group, at, &order) ? 0 : order.slot;
 	}
+	return 0;
+}
+
+int gpool_kv_group_append(
+	struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
+{
+	int error;
+
+	if (!group_alive(group))
+		return -ECHILD;
+	pthread_mutex_lock(&group->lock);
+	error = group_append(group, sequence, tokens, member, slot);
 	pthread_mutex_unlock(&group->lock);
 	return error;
 }
 
 int gpool_kv_group_fork(struct gpool_kv_group *group, uint64_t sequence, uint64_t *child)
 {
-	uint64_t members[MEMBERS_MAX] = {0};
+	uint64_t members[GPOOL_KV_GROUP_CACHES_MAX] = {0};
 	struct group_row *row;
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	error = row_find(group, sequence, &row);
+	error = group_find(group, sequence, &row);
 	if (!error && row->torn)
 		error = fail_torn(sequence);
 	if (!error)
@@ -590,10 +593,10 @@ int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence)
 	struct group_row *row;
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	error = row_find(group, sequence, &row);
+	error = group_find(group, sequence, &row);
 	if (!error) {
 		members_free(group, row->members);
 		*row = (struct group_row){.tokens = 0};
@@ -617,29 +620,34 @@ static int members_preempt(struct gpool_kv_group *group, const struct group_row 
 	return freed;
 }
 
+int group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint64_t *victim)
+{
+	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_PREEMPT, .sequence = sequence};
+	struct group_row *row;
+	int result = sequence ? group_find(group, sequence, &row) : 0;
+
+	if (!result)
+		result = group_order(group, 0, &order);
+	if (result < 0)
+		return result;
+	/* A sequence that was not allocated through the group has blocks only in the first cache. */
+	if (!group_find(group, order.sequence, &row)) {
+		result += members_preempt(group, row, group->count);
+		row->preempted = true;
+	}
+	if (victim)
+		*victim = order.sequence;
+	return result;
+}
+
 int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint64_t *victim)
 {
-	struct gpool_kv_order order;
-	struct group_row *row;
 	int result;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	result = sequence ? row_find(group, sequence, &row) : 0;
-	order = (struct gpool_kv_order){.verb = GPOOL_KV_ORDER_PREEMPT, .sequence = sequence};
-	if (!result)
-		result = member_do(group, 0, &order);
-	if (result >= 0) {
-		sequence = order.sequence;
-		/* A sequence that was not allocated through the group has blocks only in the first cache. */
-		if (!row_find(group, sequence, &row)) {
-			result += members_preempt(group, row, group->count);
-			row->preempted = true;
-		}
-		if (victim)
-			*victim = sequence;
-	}
+	result = group_preempt(group, sequence, victim);
 	pthread_mutex_unlock(&group->lock);
 	return result;
 }
@@ -649,15 +657,15 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 	struct group_row *row;
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	error = row_find(group, sequence, &row);
+	error = group_find(group, sequence, &row);
 	for (uint32_t i = 0; i < group->count && !error; i++) {
 		error = row->members[i] ? member_order(group, i, GPOOL_KV_ORDER_RESUME, row->members[i]) : 0;
 		if (!error)
 			continue;
-		refuse(group, i, error);
+		group_refuse(group, i, error);
 		if (i) {
 			member_order(group, 0, GPOOL_KV_ORDER_PREEMPT, sequence);
 			members_preempt(group, row, i);
@@ -678,12 +686,12 @@ int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_
 	struct group_row *row;
 	int error;
 
-	if (!alive(group))
+	if (!group_alive(group))
 		return -ECHILD;
 	if (member >= group->count)
 		return fail(-EINVAL, "member is %u; the group has %u caches", member, group->count);
 	pthread_mutex_lock(&group->lock);
-	error = row_find(group, sequence, &row);
+	error = group_find(group, sequence, &row);
 	if (!error) {
 		found.sequence = row->members[member];
 		found.first_token = member * group->range_tokens;

@@ -4,7 +4,7 @@
  * The memory of preempted sequences stays committed until the end of the call (memory_park()), so that the append gets
  * it without a request to the agent. A policy of the caller runs without the lock.
  */
-#include "client/kv/kv.h"
+#include "client/kv/grow.h"
 
 #include "client/kv/offload.h"
 #include "client/kv/preempt.h"
@@ -20,20 +20,33 @@ struct growing {
 	uint32_t count; /* number of preempted sequences */
 };
 
-static int growth_read(struct growing *growing, const struct gpool_kv_growth *growth)
+int growth_read(struct gpool_kv_growth *read, const struct gpool_kv_growth *growth, uint64_t *victims)
 {
-	struct gpool_kv_growth *read = &growing->growth;
 	int error = growth ? options_read(read, sizeof(*read), growth) : 0;
 
 	if (error)
 		return error;
-	if (growing->victims)
-		memset(growing->victims, 0, read->most * sizeof(*growing->victims));
+	if (victims)
+		memset(victims, 0, read->most * sizeof(*victims));
 	if (read->flags & ~(uint32_t)GPOOL_KV_GROW_OFFLOAD)
 		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_KV_GROW_OFFLOAD", read->flags);
-	if (growing->victims && !read->most)
+	if (victims && !read->most)
 		return fail(-EINVAL, "victims is set, but most, its number of elements, is 0");
 	return 0;
+}
+
+int growth_ask(const struct gpool_kv_growth *growth, uint64_t sequence, uint64_t *chosen)
+{
+	int error;
+
+	*chosen = 0;
+	error = growth->choose ? growth->choose(growth->context, sequence, chosen) : 0;
+	return error <= 0 ? error : fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
+}
+
+int fail_choice(uint64_t chosen)
+{
+	return fail(-EINVAL, "the policy chose sequence 0x%llx, which is not running", (unsigned long long)chosen);
 }
 
 /* Find the sequence again after the lock was released. Return: 0, -EAGAIN (preempted), or as kv_find(). */
@@ -58,10 +71,9 @@ static int fits_ever(struct gpool_kv *kv, const struct growing *growing)
 		return error;
 	blocks = kv_blocks_for(
 		kv, cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)) + growing->tokens);
-	if (kv_admit(kv, blocks, 0, 0) != -EFBIG)
-		return 0;
-	kv->refusals--; /* of the append */
-	return kv_refuse(kv, blocks, -EFBIG);
+	error = kv_fits(kv, blocks);
+	kv->refusals -= error != 0; /* of the append */
+	return error;
 }
 
 /*
@@ -70,23 +82,19 @@ static int fits_ever(struct gpool_kv *kv, const struct growing *growing)
  */
 static int victim_choose(struct gpool_kv *kv, const struct growing *growing, struct kv_sequence **victim)
 {
-	const struct gpool_kv_growth *growth = &growing->growth;
 	uint64_t chosen = 0;
 	int error = 0;
 
-	if (growth->choose) {
+	if (growing->growth.choose) {
 		pthread_mutex_unlock(&kv->lock);
-		error = growth->choose(growth->context, growing->sequence, &chosen);
+		error = growth_ask(&growing->growth, growing->sequence, &chosen);
 		pthread_mutex_lock(&kv->lock);
 	}
 	if (error)
-		return error < 0 ? error
-				 : fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
+		return error;
 	error = kv_victim(kv, chosen, victim);
 	/* -EAGAIN and -ESTALE would be errors of the sequence that grows. */
-	return error == -EAGAIN || error == -ESTALE
-		? fail(-EINVAL, "the policy chose sequence 0x%llx, which is not running", (unsigned long long)chosen)
-		: error;
+	return error == -EAGAIN || error == -ESTALE ? fail_choice(chosen) : error;
 }
 
 static int victim_preempt(struct gpool_kv *kv, struct growing *growing, struct kv_sequence *victim)
@@ -146,7 +154,7 @@ int gpool_kv_grow(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, const
 
 	if (!kv->pool->alive)
 		return -ECHILD;
-	error = growth_read(&growing, growth);
+	error = growth_read(&growing.growth, growth, victims);
 	if (!error)
 		error = gpool_kv_append(kv, sequence, tokens, slot);
 	if (!is_shortage(error))

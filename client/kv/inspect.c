@@ -4,6 +4,7 @@
 #include "client/kv/copies.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
+#include "client/kv/resident.h"
 #include "client/core/last_error.h"
 #include "cuda/kernels/quantise.h"
 
@@ -11,22 +12,23 @@
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {
+	struct gpool_kv_layout found = {
+		.block_tokens = kv->shape.block_tokens,
+		.block_bytes = kv->block_bytes,
+		.chunk_bytes = kv->chunk_bytes,
+		.chunk_blocks = kv->blocks.chunk_blocks,
+		.max_blocks = kv->blocks.blocks,
+		.address = kv->address,
+		.table_address = kv->table_address,
+		.table_columns = kv->columns,
+		.max_sequences = kv->max_sequences,
+		.pool_blocks = kv_block_count(kv) - kv->blocks.blocks,
+	};
+
 	if (!kv->pool->alive)
 		return -ECHILD;
-	return copy_struct(layout,
-		&(struct gpool_kv_layout){
-			.block_tokens = kv->shape.block_tokens,
-			.block_bytes = kv->block_bytes,
-			.chunk_bytes = kv->chunk_bytes,
-			.chunk_blocks = kv->blocks.chunk_blocks,
-			.max_blocks = kv->blocks.blocks,
-			.address = kv->address,
-			.table_address = kv->table_address,
-			.table_columns = kv->columns,
-			.max_sequences = kv->max_sequences,
-			.pool_blocks = kv_block_count(kv) - kv->blocks.blocks,
-		},
-		sizeof(*layout));
+	resident_layout(kv, &found);
+	return copy_struct(layout, &found, sizeof(found));
 }
 
 int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *address)

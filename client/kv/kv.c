@@ -5,6 +5,7 @@
 #include "client/kv/offload.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
+#include "client/kv/resident.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
@@ -27,7 +28,8 @@ enum {
 
 static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 {
-	const uint32_t known = GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16 | GPOOL_KV_ZERO;
+	const uint32_t known =
+		GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16 | GPOOL_KV_ZERO | GPOOL_KV_INT8;
 	struct gpool_kv_shape *shape = &options->shape;
 
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
@@ -52,6 +54,8 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
 		return fail(-EINVAL, "max_sequence_tokens is %u; the maximum is %u", options->max_sequence_tokens,
 			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
+	if (options->flags & GPOOL_KV_INT8 && resident_check(options))
+		return -EINVAL;
 	return stream_can_wait(pool, options->stream)
 		? 0
 		: fail(-EINVAL, "stream %u is not open, or is host-signaled and cannot execute work", options->stream);
@@ -250,6 +254,7 @@ static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options
 	kv->stream = options->stream;
 	kv->bf16 = options->flags & GPOOL_KV_BF16;
 	kv->zero = options->flags & GPOOL_KV_ZERO;
+	kv->int8 = options->flags & GPOOL_KV_INT8;
 	kv->token_shift = (uint32_t)__builtin_ctz(options->shape.block_tokens);
 	pthread_mutex_init(&kv->lock, NULL);
 	pthread_mutex_init(&kv->sync_lock, NULL);

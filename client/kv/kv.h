@@ -77,6 +77,7 @@ struct gpool_kv {
 	uint32_t watermark;
 	bool bf16; /* elements of two bytes are bfloat16, not float16 */
 	bool zero; /* fill blocks with zeros when a sequence gets them */
+	bool int8; /* blocks have codes and scales: resident.h */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t cached_most;                    /* maximum number of cached blocks */
@@ -262,6 +263,8 @@ int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint
 
 /* fail_preempted() - return -EAGAIN, with a text, for a sequence that is preempted. */
 int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence) __attribute__((noinline, cold));
+/* kv_fits() - check that the cache would have enough blocks if no other sequence had any. Return: 0, -EFBIG. */
+int kv_fits(struct gpool_kv *kv, uint32_t blocks);
 /* kv_refuse() - count a refusal because `blocks` blocks are missing, and set the error text. Return `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 

@@ -11,6 +11,7 @@
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
+#include "client/kv/resident.h"
 #include "client/core/last_error.h"
 #include "client/vm/elastic.h"
 
@@ -23,13 +24,15 @@ enum {
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 40)
 
 /*
- * Return 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 if a factor is 0 or the product exceeds
- * BLOCK_BYTES_MAX.
+ * Return 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, with the scales of int8, or 0 if a factor is 0
+ * or the product exceeds BLOCK_BYTES_MAX.
  */
-static uint64_t block_bytes_of(const struct gpool_kv_shape *shape)
+static uint64_t block_bytes_of(const struct gpool_kv *kv)
 {
-	const uint32_t factors[] = {
-		shape->layers, shape->kv_heads, shape->head_size, shape->dtype_bytes, shape->block_tokens};
+	const struct gpool_kv_shape *shape = &kv->shape;
+	const uint32_t factors[] = {shape->layers, shape->kv_heads,
+		kv->int8 ? shape->head_size + RESIDENT_SCALE_BYTES : shape->head_size, shape->dtype_bytes,
+		shape->block_tokens};
 	uint64_t bytes = 2;
 
 	for (uint32_t i = 0; i < sizeof(factors) / sizeof(*factors); i++) {
@@ -44,7 +47,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 {
 	uint64_t handle_bytes = kv->pool->page_bytes * handle_pages(kv->pool), best_bytes = 0, best_waste = 0, handles;
 
-	kv->block_bytes = block_bytes_of(&kv->shape);
+	kv->block_bytes = block_bytes_of(kv);
 	if (!kv->block_bytes)
 		return fail(-EINVAL,
 			"the shape contains 0, or a block has more than 2^40 bytes: %u layers, %u heads of %u elements "

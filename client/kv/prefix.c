@@ -144,6 +144,7 @@ static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_k
 		.head_size = kv->shape.head_size,
 		.dtype_bytes = kv->shape.dtype_bytes,
 		.block_tokens = kv->shape.block_tokens,
+		.int8 = kv->int8,
 		.adapter_id = prefix->adapter_id,
 		.salt = {prefix->salt[0], prefix->salt[1]},
 	};

@@ -25,7 +25,7 @@ struct prefix_key {
 struct prefix_identity {
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t layers, kv_heads, head_size, dtype_bytes, block_tokens;
-	uint32_t zero;
+	uint32_t int8; /* 1: elements are codes, and vectors have scales */
 	uint64_t adapter_id;
 	uint64_t salt[2];
 };

@@ -37,15 +37,11 @@ static int sizes_check(const struct attention_args *args)
 	return 0;
 }
 
-/* strided_fits() - return true if the vectors of a block, each of `bytes`, are aligned and end in the block. */
 static bool strided_fits(const struct attention_args *args, uint64_t offset, uint32_t token_stride,
 	uint32_t head_stride, uint32_t bytes, uint32_t align)
 {
-	uint64_t last =
-		(uint64_t)(args->block_tokens - 1) * token_stride + (uint64_t)(args->kv_heads - 1) * head_stride;
-
-	return offset % align == 0 && token_stride % align == 0 && head_stride % align == 0 &&
-		offset <= UINT64_MAX / 2 && offset + last + bytes <= args->block_bytes;
+	return attention_vectors_fit(
+		args->block_bytes, args->block_tokens, args->kv_heads, offset, token_stride, head_stride, bytes, align);
 }
 
 static int layout_check(const struct attention_args *args)

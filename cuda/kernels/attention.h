@@ -169,6 +169,18 @@ ON_BOTH uint64_t attention_workspace_bytes(const struct attention_args *args)
 /* ---- on the host ---- */
 
 /*
+ * attention_vectors_fit() - return true if the vectors of a block, each of `bytes`, are aligned and end in the block.
+ */
+static inline bool attention_vectors_fit(uint64_t block_bytes, uint32_t tokens, uint32_t heads, uint64_t offset,
+	uint32_t token_stride, uint32_t head_stride, uint32_t bytes, uint32_t align)
+{
+	uint64_t last = (uint64_t)(tokens - 1) * token_stride + (uint64_t)(heads - 1) * head_stride;
+
+	return offset % align == 0 && token_stride % align == 0 && head_stride % align == 0 &&
+		offset <= UINT64_MAX / 2 && offset + last + bytes <= block_bytes;
+}
+
+/*
  * attention_check() - check the arguments. Return: 0 or -EINVAL, with a text.
  * attention_queue() - queue the kernel for these arguments, in one launch, and return at once.
  *

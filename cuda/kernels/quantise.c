@@ -197,11 +197,7 @@ void quantise_host(const struct quantise_args *args)
 		code->group_quantise(args->element, group_values(args, &group), group.count,
 			(int8_t *)(uintptr_t)args->codes + group.begin, group.scale, all ? &error : NULL);
 	}
-	if (!all)
-		return;
-	all->error_squares += error.error_squares;
-	all->squares += error.squares;
-	all->max_error = error.max_error > all->max_error ? error.max_error : all->max_error;
+	quantise_error_add(all, &error);
 }
 
 void dequantise_host(const struct quantise_args *args)

@@ -4,11 +4,13 @@
  *
  * quantise needs a group twice, for its largest magnitude and for the codes. A group of at most 32 parts stays in the
  * registers of as many lanes, and a warp converts several such groups at once. A longer group is read again for the
- * codes, from the cache, because it has only tens of thousands of bytes even if it is a whole row.
+ * codes, from the cache, because it has only tens of thousands of bytes even if it is a whole row. The groups of
+ * kv_write are vectors of keys and values, which are never longer than 32 parts.
  *
  * Codes and scales equal those of the C reference bit by bit. The sums of errors are added in another order, with fused
  * multiplications.
  */
+#include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/quantise.h"
 
 enum { AT_ONCE = 4 };
@@ -25,10 +27,9 @@ template <uint32_t element, int W> struct part {
 	uint32_t words[WORDS];
 };
 
-template <uint32_t element, int W>
-static __device__ struct part<element, W> part_get(const struct quantise_args &args, uint64_t at) {
+template <uint32_t element, int W> static __device__ struct part<element, W> part_get(uint64_t values, uint64_t at) {
 	struct part<element, W> part;
-	const char *from = (const char *)args.values + at * part.BYTES;
+	const char *from = (const char *)values + at * part.BYTES;
 
 	if (W > 1) {
 		const uint4 all = __ldg((const uint4 *)from);
@@ -106,10 +107,10 @@ static __device__ float quotient(float value, float scale, float boost, float re
 	return fmaf(fmaf(-estimate, scale * boost, value * boost), reciprocal, estimate);
 }
 
-/* part_quantise() - store the codes of a part whose group has this largest magnitude. */
+/* part_quantise() - store the codes of a part whose group has this largest magnitude at `to`. */
 template <uint32_t element, int W>
-static __device__ void part_quantise(const struct quantise_args &args, uint64_t at, const struct part<element, W> &part,
-	float largest, struct errors &errors)
+static __device__ void part_quantise(
+	uint64_t to, const struct part<element, W> &part, float largest, struct errors &errors)
 {
 	const float scale = float_of_bf16(quantise_scale(largest)), boost = scale < 0x1p-60f ? 0x1p64f : 1,
 		    reciprocal = scale > 0 ? 1 / (scale * boost) : 0;
@@ -130,19 +131,38 @@ static __device__ void part_quantise(const struct quantise_args &args, uint64_t 
 		}
 	}
 	if (W == 8)
-		*(uint64_t *)(args.codes + at) = codes;
+		*(uint64_t *)to = codes;
 	else if (W == 4)
-		*(uint32_t *)(args.codes + at) = (uint32_t)codes;
+		*(uint32_t *)to = (uint32_t)codes;
 	else
-		*(uint8_t *)(args.codes + at) = (uint8_t)codes;
+		*(uint8_t *)to = (uint8_t)codes;
 }
 
-/* scale_put() - store the scale of a group. */
-static __device__ void scale_put(const struct quantise_args &args, uint64_t group, float largest, struct errors &errors)
+/* scale_put() - store the scale of a group at `to`. */
+static __device__ void scale_put(uint64_t to, float largest, struct errors &errors)
 {
-	((uint16_t *)args.scales)[group] = quantise_scale(largest);
+	*(uint16_t *)to = quantise_scale(largest);
 	if (isinf(largest))
 		errors.max_error = infinity();
+}
+
+/* errors_add() - add the errors of the threads of a warp to those at `to`; 0: they are not wanted. */
+static __device__ void errors_add(uint64_t to, const struct errors &errors)
+{
+	struct quantise_error *all = (struct quantise_error *)to;
+
+	if (!to)
+		return;
+
+	const double error_squares = warp_sum(errors.error_squares), squares = warp_sum(errors.squares);
+	const float max_error = lanes_max(errors.max_error, 32);
+
+	if (threadIdx.x % 32 == 0) {
+		atomicAdd(&all->error_squares, error_squares);
+		atomicAdd(&all->squares, squares);
+		/* Non-negative floats are ordered like their bits. */
+		atomicMax((int *)&all->max_error, __float_as_int(max_error));
+	}
 }
 
 /* The groups of a launch. */
@@ -203,7 +223,7 @@ static __device__ void short_quantise(
 		for (int n = 0; n < AT_ONCE; n++) {
 			part[n] = {};
 			if (used[n])
-				part[n] = part_get<element, W>(args, at[n]);
+				part[n] = part_get<element, W>(args.values, at[n]);
 		}
 #pragma unroll
 		for (int n = 0; n < AT_ONCE; n++) {
@@ -211,9 +231,9 @@ static __device__ void short_quantise(
 			const float largest = lanes_max(part_largest(part[n], 0), lanes);
 
 			if (!own && used[n])
-				scale_put(args, group, largest, errors);
+				scale_put(args.scales + group * 2, largest, errors);
 			if (used[n])
-				part_quantise(args, at[n], part[n], largest, errors);
+				part_quantise(args.codes + at[n], part[n], largest, errors);
 		}
 	}
 }
@@ -237,22 +257,22 @@ static __device__ void long_quantise(
 #pragma unroll
 				for (int n = 0; n < AT_ONCE; n++)
 					if (at + n * 32 * W < length)
-						part[n] = part_get<element, W>(args, begin + at + n * 32 * W);
+						part[n] = part_get<element, W>(args.values, begin + at + n * 32 * W);
 #pragma unroll
 				for (int n = 0; n < AT_ONCE; n++)
 					if (at + n * 32 * W < length) {
 						if (!pass)
 							largest = part_largest(part[n], largest);
 						else
-							part_quantise(args, begin + at + n * 32 * W, part[n], largest,
-								errors);
+							part_quantise(args.codes + begin + at + n * 32 * W, part[n],
+								largest, errors);
 					}
 			}
 			if (!pass)
 				largest = lanes_max(largest, 32);
 		}
 		if (lane == 0)
-			scale_put(args, group, largest, errors);
+			scale_put(args.scales + group * 2, largest, errors);
 	}
 }
 
@@ -278,19 +298,7 @@ template <uint32_t element> static __device__ void rows_quantise(const struct qu
 		parts_quantise<element, W>(args, errors);
 	else
 		parts_quantise<element, 1>(args, errors);
-	if (!args.error)
-		return;
-
-	struct quantise_error *all = (struct quantise_error *)args.error;
-	const double error_squares = warp_sum(errors.error_squares), squares = warp_sum(errors.squares);
-	const float max_error = lanes_max(errors.max_error, 32);
-
-	if (threadIdx.x % 32 == 0) {
-		atomicAdd(&all->error_squares, error_squares);
-		atomicAdd(&all->squares, squares);
-		/* Non-negative floats are ordered like their bits. */
-		atomicMax((int *)&all->max_error, __float_as_int(max_error));
-	}
+	errors_add(args.error, errors);
 }
 
 /* Two blocks per multiprocessor: without this limit, ptxas uses fewer registers, and spills some. */
@@ -302,6 +310,68 @@ extern "C" __global__ void __launch_bounds__(256, 2) quantise(const struct quant
 		rows_quantise<ELEMENT_BF16>(args);
 	else
 		rows_quantise<ELEMENT_F32>(args);
+}
+
+/* ---- kv_write ---- */
+
+/* heads_write() - convert the keys or values (z) of a head (y): `lanes` lanes per token, four tokens at once. */
+template <uint32_t element>
+static __device__ void heads_write(const struct kv_write_args &args, uint32_t lanes, struct errors &errors)
+{
+	enum { W = 8 };
+	const bool value = blockIdx.z;
+	const uint64_t from = (value ? args.values : args.keys) + (uint64_t)blockIdx.y * args.head_size * 2;
+	const uint32_t stride = value ? args.value_stride : args.key_stride;
+	const uint32_t lane = threadIdx.x % 32, at_once = 32 / lanes, own = lane % lanes * W;
+	const uint32_t warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32,
+		       step = gridDim.x * (blockDim.x / 32) * at_once * AT_ONCE;
+
+	for (uint32_t first = warp * at_once * AT_ONCE; first < args.tokens; first += step) {
+		struct part<element, W> part[AT_ONCE];
+		uint64_t slot[AT_ONCE];
+
+#pragma unroll
+		for (int n = 0; n < AT_ONCE; n++) {
+			const uint32_t token = first + n * at_once + lane / lanes;
+
+			slot[n] = UINT64_MAX;
+			part[n] = {};
+			if (token < args.tokens && own < args.head_size) {
+				slot[n] = ((const uint64_t *)args.slots)[token];
+				part[n] = part_get<element, W>(from, (uint64_t)token * stride + own);
+			}
+		}
+#pragma unroll
+		for (int n = 0; n < AT_ONCE; n++) {
+			const float largest = lanes_max(part_largest(part[n], 0), lanes);
+			const bool used = slot[n] < kv_write_slots(&args);
+			const struct kv_write_to to = kv_write_to_of(&args, used ? slot[n] : 0, blockIdx.y, value);
+
+			if (used && !own)
+				scale_put(to.scale, largest, errors);
+			if (used)
+				part_quantise(to.codes + own, part[n], largest, errors);
+		}
+	}
+}
+
+template <uint32_t element> static __device__ void tokens_write(const struct kv_write_args &args)
+{
+	struct errors errors = {args.error != 0, 0, 0, 0};
+	uint32_t lanes = 2;
+
+	while (lanes * 8 < args.head_size)
+		lanes *= 2;
+	heads_write<element>(args, lanes, errors);
+	errors_add(args.error, errors);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) kv_write(const struct kv_write_args args)
+{
+	if (args.element == ELEMENT_F16)
+		tokens_write<ELEMENT_F16>(args);
+	else
+		tokens_write<ELEMENT_BF16>(args);
 }
 
 /* ---- dequantise ---- */

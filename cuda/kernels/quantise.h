@@ -84,6 +84,16 @@ int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct g
 void quantise_host(const struct quantise_args *args);
 void dequantise_host(const struct quantise_args *args);
 
+/* quantise_error_add() - add errors to `all`, on the CPU. NULL: they are not wanted. */
+static inline void quantise_error_add(struct quantise_error *all, const struct quantise_error *error)
+{
+	if (!all)
+		return;
+	all->error_squares += error->error_squares;
+	all->squares += error->squares;
+	all->max_error = error->max_error > all->max_error ? error->max_error : all->max_error;
+}
+
 /* The C references for one group; see struct element_rows. */
 void quantise_group_plain(uint32_t element, const void *values, uint64_t count, int8_t *codes, uint16_t *scale,
 	struct quantise_error *error);

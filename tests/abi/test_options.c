@@ -72,7 +72,11 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_options), 104);
 	assert_int_equal(offsetof(struct gpool_kv_options, stream), 28);
 	assert_int_equal(offsetof(struct gpool_kv_options, watermark_blocks), 44);
-	assert_int_equal(sizeof(struct gpool_kv_layout), 64);
+	assert_int_equal(sizeof(struct gpool_kv_layout), 120);
+	assert_int_equal(offsetof(struct gpool_kv_layout, layer_bytes), 64);
+	assert_int_equal(sizeof(struct gpool_kv_write), 56);
+	assert_int_equal(offsetof(struct gpool_kv_write, layer), 40);
+	assert_int_equal(sizeof(struct gpool_kv_write_error), 24);
 	assert_int_equal(offsetof(struct gpool_kv_layout, table_address), 40);
 	assert_int_equal(sizeof(struct gpool_kv_need), 24);
 	assert_int_equal(sizeof(struct gpool_kv_growth), 32);

@@ -143,6 +143,36 @@ static void test_kv_attention(void **state)
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
+static void test_kv_write(void **state)
+{
+	struct gpool_kv_write write = GPOOL_KV_WRITE_INIT;
+	struct gpool_kv_options options;
+	struct gpool_block block;
+	uint64_t place;
+
+	(void)state;
+	worker_open(steady);
+	if (!(worker->capabilities & GPU_CAP_KERNELS))
+		skip();
+	options = small_options(64);
+	options.stream = stream;
+	options.flags = GPOOL_KV_INT8;
+	options.shape.block_tokens = 8;
+	options.shape.dtype_bytes = 1;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_alloc(worker, 1, NULL, &block), 0);
+	assert_int_equal(gpool_address(worker, &block, &place), 0);
+	assert_int_equal(gpool_fill(worker, stream, place, UINT32_MAX, 4096), 0); /* no slot exists */
+	write.slots = place;
+	write.keys = write.values = place + 4096;
+	write.tokens = 4;
+	CALLS(gpool_kv_write(kv, &write), "first call of the process",
+		"cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData, 1 frame");
+	CALLS(gpool_kv_write(kv, &write), "steady", "cuLaunchKernel, 1 frame");
+	settle();
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
 /* Free blocks of several chunks, so that there are blocks to move. */
 static void test_kv_compact(void **state)
 {
@@ -331,6 +361,7 @@ static void test_kv_group(void **state)
 	CALLS(gpool_kv_group_fork(group, sequence, &child), "steady", "");
 	CALLS(gpool_kv_group_append(group, child, 1, &member, &slot), "the last block is shared",
 		"cuMemcpyAsync, 1 frame");
+	CALLS(gpool_kv_group_grow(group, sequence, 1, NULL, &member, &slot, NULL), "steady", "");
 	NEVER(gpool_kv_group_span(group, sequence, 0, &span));
 	CALLS(gpool_kv_group_preempt(group, child, &victim), "steady", "");
 	CALLS(gpool_kv_group_resume(group, child), "a cache needs a page",
@@ -348,6 +379,8 @@ static void test_kv_group(void **state)
 	UNMEASURED(gpool_kv_group_can_allocate, "in each cache", "as gpool_kv_can_allocate()");
 	UNMEASURED(gpool_kv_group_fork, "in each cache", "as gpool_kv_fork()");
 	UNMEASURED(gpool_kv_group_preempt, "in each cache", "as gpool_kv_preempt()");
+	UNMEASURED(gpool_kv_group_grow, "otherwise, for each preempted sequence and for the append",
+		"as gpool_kv_group_preempt() and gpool_kv_group_append()");
 	UNMEASURED(gpool_kv_group_destroy, "for each sequence", "as gpool_kv_group_free()");
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_kv_destroy(caches[i]), 0);
@@ -530,6 +563,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_kv, kv_stop),
 		cmocka_unit_test_teardown(test_kv_attention, kv_stop),
+		cmocka_unit_test_teardown(test_kv_write, kv_stop),
 		cmocka_unit_test_teardown(test_kv_grow, kv_stop),
 		cmocka_unit_test_teardown(test_kv_compact, kv_stop),
 		cmocka_unit_test_teardown(test_kv_offload, kv_stop),

@@ -5,6 +5,7 @@
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/kernel.h"
+#include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 

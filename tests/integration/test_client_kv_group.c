@@ -8,7 +8,7 @@
  * Method: three pools with caches of different sizes, so that each cache refuses calls at times. The tests are
  * examples, and random steps that are compared with arrays of tokens.
  *
- * Requirements: K9.
+ * Requirements: K9, K16.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/lib/scale.h"
@@ -394,6 +394,40 @@ static void resume_any(struct model *model)
 	}
 }
 
+/* Grow, and preempt others for it, also if it then does not succeed. */
+static void grow_any(struct model *model)
+{
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
+	uint32_t more = 1 + any(40), first = model->tokens, count = 0;
+	uint64_t victims[MODELS];
+	int result;
+
+	if (first + more > TOKENS_MAX)
+		return;
+	growth.most = 1 + any(MODELS);
+	result = gpool_kv_group_grow(group, model->number, more, &growth, NULL, NULL, victims);
+	if (!model->running) {
+		assert_int_equal(result, -EAGAIN);
+		assert_int_equal(victims[0], 0);
+		return;
+	}
+	for (; count < growth.most && victims[count]; count++) {
+		struct model *victim = models;
+
+		while (victim < models + MODELS && victim->number != victims[count])
+			victim++;
+		assert_true(victim < models + MODELS && victim != model && victim->running);
+		victim->running = false;
+	}
+	if (result < 0) {
+		assert_int_equal(result, -ENOSPC);
+		return;
+	}
+	assert_int_equal(result, count);
+	model->tokens += more;
+	write_model(model, first);
+}
+
 static void step(void)
 {
 	struct model *model = &models[any(MODELS)];
@@ -403,7 +437,7 @@ static void step(void)
 		allocate_any(model);
 		return;
 	}
-	switch (any(8)) {
+	switch (any(9)) {
 	case 0:
 		assert_int_equal(gpool_kv_group_free(group, model->number), 0);
 		model->number = 0;
@@ -411,6 +445,7 @@ static void step(void)
 	case 1: fork_any(model); break;
 	case 2: preempt_any(model); break;
 	case 3: resume_any(model); break;
+	case 4: grow_any(model); break;
 	default: append_any(model);
 	}
 	if (model->number)

@@ -2,13 +2,14 @@
  * test_client_kv_group_remote.c - sequences that extend over caches of several processes.
  *
  * Goal: each worker process has its range of a sequence's tokens, across forks, preemptions, and appends that cross the
- * border between ranges. A call that a worker refuses changes nothing in any process. Without a worker, calls that need
+ * border between ranges. A call that a worker refuses changes nothing in any process. Growth preempts sequences in all
+ * processes, by order or policy, and no more than needed. Without a worker, calls that need
  * it fail, and the others succeed. No bytes of an order or an answer can do harm.
  *
  * Method: the first cache is in the test's process, the others in workers that execute orders from a socket; or all are
  * in workers. Workers also write and check the content of their tokens.
  *
- * Requirements: K14.
+ * Requirements: K14, K16.
  */
 #include "tests/integration/kv_view.h"
 
@@ -174,19 +175,20 @@ static int group_stop(void **state)
 	return kv_stop(state);
 }
 
-static int try_group(uint32_t tokens, uint64_t *sequence)
+static int try_group(uint32_t tokens, uint32_t priority, uint64_t *sequence)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 
 	request.tokens = tokens;
+	request.priority = priority;
 	return gpool_kv_group_allocate(group, &request, sequence);
 }
 
-static uint64_t grouped(uint32_t tokens)
+static uint64_t grouped(uint32_t tokens, uint32_t priority)
 {
 	uint64_t sequence = 0;
 
-	assert_int_equal(try_group(tokens, &sequence), 0);
+	assert_int_equal(try_group(tokens, priority, &sequence), 0);
 	return sequence;
 }
 
@@ -223,7 +225,7 @@ static void test_ranges(void **state)
 
 	(void)state;
 	group_start(16);
-	sequence = grouped(RANGE - 1);
+	sequence = grouped(RANGE - 1, 0);
 	assert_int_equal(span_of(sequence, 1).sequence, 0);
 	/* The append crosses the border. */
 	assert_int_equal(gpool_kv_group_append(group, sequence, 3, &member, &slot), 0);
@@ -266,14 +268,14 @@ static void test_all_or_nothing(void **state)
 
 	(void)state;
 	group_start(16);
-	first = grouped(2 * RANGE);
-	second = grouped(RANGE + 20);
+	first = grouped(2 * RANGE, 0);
+	second = grouped(RANGE + 20, 0);
 	assert_int_equal(used_by(&remotes[0]), 15);
 	assert_int_equal(gpool_kv_group_can_allocate(group, 2 * RANGE, &member, &need), GPOOL_KV_LATER);
 	assert_int_equal(member, 1);
 	assert_int_equal(need.needed_blocks, 10);
 	assert_int_equal(need.available_blocks, 1);
-	assert_int_equal(try_group(2 * RANGE, &third), -ENOSPC);
+	assert_int_equal(try_group(2 * RANGE, 0, &third), -ENOSPC);
 	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
 	assert_int_equal(member, 1);
 	assert_int_equal(need.needed_blocks, 10);
@@ -288,6 +290,207 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(span_of(second, 2).tokens, 10);
 }
 
+/* ---- growth ---- */
+
+enum { VICTIMS = 4 };
+
+static uint64_t victims[VICTIMS];
+
+static int grow(uint64_t sequence, uint32_t tokens, const struct gpool_kv_growth *growth)
+{
+	struct gpool_kv_growth plain = GPOOL_KV_GROWTH_INIT;
+
+	plain.most = VICTIMS;
+	memset(victims, 0xff, sizeof(victims));
+	return gpool_kv_group_grow(group, sequence, tokens, growth ? growth : &plain, NULL, NULL, victims);
+}
+
+static bool runs(uint64_t sequence)
+{
+	return info_of(sequence).state == GPOOL_KV_RUNNING;
+}
+
+/* The second cache has 16 blocks. Sequences without a part there are not preempted for it, nor those of no group. */
+static void test_growth(void **state)
+{
+	uint64_t high, low, late, small, alone, slot;
+	uint32_t member;
+
+	(void)state;
+	group_start(16);
+	high = grouped(RANGE + 4, 9);
+	low = grouped(2 * RANGE, 1);
+	late = grouped(RANGE + 16, 1);
+	small = grouped(8, 0);
+	alone = allocated(8, 0, 0);
+	contents(high, 3, true);
+	assert_int_equal(used_by(&remotes[0]), 15);
+	/* There is a free block, so none is preempted. */
+	assert_int_equal(gpool_kv_group_grow(group, high, 4, NULL, &member, &slot, NULL), 0);
+	assert_int_equal(member, 1);
+	assert_int_equal(slot % BLOCK_TOKENS, 0);
+	assert_int_equal(grow(high, 4, NULL), 1);
+	assert_int_equal(victims[0], late);
+	assert_int_equal(victims[1], 0);
+	assert_false(runs(late));
+	assert_true(runs(low) && runs(small) && runs(alone));
+	assert_int_equal(used_by(&remotes[0]), 13);
+	/* An append to two caches: nothing remains in the third one, whatever the second one refuses. */
+	assert_int_equal(grow(high, RANGE, NULL), 1);
+	assert_int_equal(victims[0], low);
+	assert_true(runs(small) && runs(alone));
+	assert_int_equal(span_of(high, 1).tokens, RANGE);
+	assert_int_equal(span_of(high, 2).tokens, 12);
+	assert_int_equal(used_by(&remotes[0]), 10);
+	assert_int_equal(used_by(&remotes[1]), 3);
+	assert_int_equal(content_ask(&remotes[0], (struct content){span_of(high, 1).sequence, 3, 4, 0, 0, 0}).wrong, 0);
+	/* The preempted sequences are resumed in all caches or in none. */
+	assert_int_equal(gpool_kv_group_resume(group, low), -ENOSPC);
+	assert_int_equal(gpool_kv_group_resume(group, late), 0);
+	assert_int_equal(span_of(late, 1).tokens, 16);
+}
+
+/* A sequence that is itself the next preempts no other, and one that can never fit does not, either. */
+static void test_growth_is_refused(void **state)
+{
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	uint64_t first, second, third, top;
+	uint32_t member;
+
+	(void)state;
+	group_start(16);
+	first = grouped(2 * RANGE + 4, 1);
+	second = grouped(RANGE + 8, 1);
+	third = grouped(RANGE + 8, 1);
+	top = grouped(RANGE + 8, 9);
+	assert_int_equal(used_by(&remotes[0]), 16);
+	assert_int_equal(grow(third, 4, NULL), -ENOSPC);
+	assert_int_equal(victims[0], 0);
+	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
+	assert_int_equal(member, 1);
+	assert_int_equal(need.needed_blocks, 1);
+	/* The order permits one victim, and later the caller. One is not enough. */
+	assert_int_equal(grow(second, 16, NULL), -ENOSPC);
+	assert_int_equal(victims[0], third);
+	assert_int_equal(victims[1], 0);
+	growth.most = 1;
+	assert_int_equal(grow(top, 20, &growth), -ENOSPC);
+	assert_int_equal(victims[0], second);
+	assert_true(runs(first) && !runs(second) && !runs(third));
+	assert_int_equal(span_of(top, 1).tokens, 8);
+	/* The third cache has 64 blocks. One more than that is needed. */
+	assert_int_equal(grow(first, 64 * BLOCK_TOKENS, NULL), -EFBIG);
+	assert_int_equal(victims[0], 0);
+	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
+	assert_int_equal(member, 2);
+	assert_int_equal(need.needed_blocks, 65);
+	assert_true(runs(top));
+	assert_int_equal(grow(third, 1, NULL), -EAGAIN);
+	assert_int_equal(grow(first, 0, NULL), -EINVAL);
+	assert_int_equal(grow(7, 1, NULL), -EINVAL);
+	growth.flags = GPOOL_KV_GROW_OFFLOAD;
+	assert_int_equal(grow(first, 1, &growth), -EOPNOTSUPP);
+	growth.flags = 2;
+	assert_int_equal(grow(first, 1, &growth), -EINVAL);
+	growth = (struct gpool_kv_growth)GPOOL_KV_GROWTH_INIT;
+	assert_int_equal(grow(first, 1, &growth), -EINVAL); /* victims without `most` */
+	assert_int_equal(span_of(first, 2).tokens, 4);
+}
+
+/* ---- policies ---- */
+
+static struct {
+	uint64_t returned;
+	uint32_t calls, member;
+	int code;
+	bool end;
+} policy;
+
+static int choose(void *context, uint64_t sequence, uint64_t *victim)
+{
+	struct gpool_kv_need need = {.size = sizeof(need)};
+
+	assert_ptr_equal(context, &policy);
+	assert_int_equal(*victim, 0);
+	policy.calls++;
+	/* The group can be used meanwhile. */
+	assert_int_equal(gpool_kv_group_oom_info(group, &policy.member, &need), 0);
+	if (policy.end)
+		assert_int_equal(gpool_kv_group_free(group, sequence), 0);
+	*victim = policy.returned;
+	return policy.code;
+}
+
+static struct gpool_kv_growth policy_of(uint64_t returned, int code)
+{
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
+
+	memset(&policy, 0, sizeof(policy));
+	policy.returned = returned;
+	policy.code = code;
+	growth.most = VICTIMS;
+	growth.choose = choose;
+	growth.context = &policy;
+	return growth;
+}
+
+static void test_growth_by_policy(void **state)
+{
+	struct gpool_kv_growth growth;
+	uint64_t high, low, late, alone;
+
+	(void)state;
+	group_start(16);
+	high = grouped(2 * RANGE, 9);
+	low = grouped(RANGE + 16, 1);
+	late = grouped(RANGE + 8, 1);
+	alone = allocated(8, 0, 0);
+	growth = policy_of(high, 0);
+	assert_int_equal(grow(late, 4, &growth), 1);
+	assert_int_equal(policy.calls, 1);
+	assert_int_equal(policy.member, 1);
+	assert_int_equal(victims[0], high);
+	assert_true(runs(low) && !runs(high));
+	/* The second cache is full again. */
+	grouped(RANGE + 36, 5);
+	growth = policy_of(high, 0);
+	assert_int_equal(grow(late, 4, &growth), -EINVAL); /* it is preempted */
+	growth = policy_of(alone, 0);
+	assert_int_equal(grow(late, 4, &growth), -EINVAL); /* it is not of the group */
+	growth = policy_of(late, 0);
+	assert_int_equal(grow(late, 4, &growth), -ENOSPC);
+	growth = policy_of(low, -ECANCELED);
+	assert_int_equal(grow(late, 4, &growth), -ECANCELED);
+	growth = policy_of(low, 1);
+	assert_int_equal(grow(late, 4, &growth), -EINVAL);
+	assert_true(runs(low) && runs(late) && runs(alone));
+	assert_int_equal(span_of(late, 1).tokens, 12);
+	growth = policy_of(low, 0);
+	policy.end = true;
+	assert_int_equal(grow(late, 4, &growth), -ESTALE);
+	assert_true(runs(low));
+	assert_int_equal(used_by(&remotes[0]), 4 + 9);
+}
+
+/* A victim with a part in a lost process is preempted where it can be. A lost cache that must grow is an error. */
+static void test_growth_without_a_worker(void **state)
+{
+	uint64_t high, low;
+
+	(void)state;
+	group_start(16);
+	high = grouped(RANGE + 20, 9);
+	low = grouped(2 * RANGE + 4, 1);
+	remote_kill(&remotes[1]);
+	assert_int_equal(grow(high, 8, NULL), 1);
+	assert_int_equal(victims[0], low);
+	assert_int_equal(used_by(&remotes[0]), 7);
+	assert_int_equal(grow(high, RANGE, NULL), -EPIPE);
+	assert_int_equal(span_of(high, 1).tokens, 28);
+	assert_int_equal(gpool_kv_group_free(group, low), 0);
+}
+
 /* All caches are in other processes, as for a scheduler that has no cache. */
 static void test_without_a_cache_here(void **state)
 {
@@ -299,11 +502,11 @@ static void test_without_a_cache_here(void **state)
 	members[0] = member_of(remote_start(16));
 	members[1] = member_of(remote_start(16));
 	assert_int_equal(gpool_kv_group_create_members(members, 2, RANGE, &group), 0);
-	sequence = grouped(RANGE + 10);
+	sequence = grouped(RANGE + 10, 0);
 	assert_int_equal(used_by(&remotes[0]), 10);
 	assert_int_equal(used_by(&remotes[1]), 3);
-	other = grouped(4);
-	assert_int_equal(try_group(RANGE, &(uint64_t){0}), -ENOSPC);
+	other = grouped(4, 0);
+	assert_int_equal(try_group(RANGE, 0, &(uint64_t){0}), -ENOSPC);
 	assert_int_equal(gpool_kv_group_free(group, other), 0);
 	assert_int_equal(gpool_kv_group_free(group, other), -ESTALE);
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
@@ -317,15 +520,15 @@ static void test_a_worker_dies(void **state)
 
 	(void)state;
 	group_start(64);
-	whole = grouped(2 * RANGE + 4);
-	two = grouped(RANGE + 4);
-	one = grouped(8);
+	whole = grouped(2 * RANGE + 4, 0);
+	two = grouped(RANGE + 4, 0);
+	one = grouped(8, 0);
 	remote_kill(&remotes[1]);
 	/* Sequences that the worker has no tokens of can be used. */
 	assert_int_equal(gpool_kv_group_append(group, one, 1, NULL, NULL), 0);
 	assert_int_equal(gpool_kv_group_append(group, two, 1, NULL, NULL), 0);
 	assert_int_equal(gpool_kv_group_append(group, whole, 1, NULL, NULL), -EPIPE);
-	assert_int_equal(try_group(2 * RANGE + 4, &next), -EPIPE);
+	assert_int_equal(try_group(2 * RANGE + 4, 0, &next), -EPIPE);
 	assert_int_equal(statistics().running, 3);
 	assert_int_equal(used_by(&remotes[0]), 12);
 	/* Nothing is sent to it again. */
@@ -405,8 +608,8 @@ static void test_answers_are_not_trusted(void **state)
 			uint64_t *sequence = &sequences[any(8)], slot;
 			uint32_t index;
 
-			switch (any(8)) {
-			case 0: assert_true(try_group(any(60), sequence) <= 0); break;
+			switch (any(9)) {
+			case 0: assert_true(try_group(any(60), 0, sequence) <= 0); break;
 			case 1:
 				assert_true(gpool_kv_group_append(group, *sequence, 1 + any(9), &index, &slot) <= 0);
 				break;
@@ -415,6 +618,7 @@ static void test_answers_are_not_trusted(void **state)
 			case 4: gpool_kv_group_preempt(group, any(2) ? *sequence : 0, &slot); break;
 			case 5: assert_true(gpool_kv_group_resume(group, *sequence) <= 0); break;
 			case 6: gpool_kv_group_span(group, *sequence, 0, &span); break;
+			case 7: grow(*sequence, 1 + any(90), NULL); break;
 			default: gpool_kv_group_can_allocate(group, any(100), &index, &need); break;
 			}
 		}
@@ -477,6 +681,10 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_ranges, group_stop),
 		cmocka_unit_test_teardown(test_all_or_nothing, group_stop),
+		cmocka_unit_test_teardown(test_growth, group_stop),
+		cmocka_unit_test_teardown(test_growth_is_refused, group_stop),
+		cmocka_unit_test_teardown(test_growth_by_policy, group_stop),
+		cmocka_unit_test_teardown(test_growth_without_a_worker, group_stop),
 		cmocka_unit_test_teardown(test_without_a_cache_here, group_stop),
 		cmocka_unit_test_teardown(test_a_worker_dies, group_stop),
 		cmocka_unit_test_teardown(test_torn, group_stop),

@@ -436,6 +436,19 @@ static void test_making_caches(void **state)
 	options.max_sequences = 1 << 20;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; the maximum is 65536");
 	options.max_sequences = 0;
+	options.flags = GPOOL_KV_INT8 | GPOOL_KV_BF16;
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "GPOOL_KV_BF16 is for elements of 2 bytes");
+	options.flags = GPOOL_KV_INT8;
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 2; with GPOOL_KV_INT8 it must be 1");
+	options.shape = (struct gpool_kv_shape){2, 2, 264, 1, 16};
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL,
+		"head_size is 264; with GPOOL_KV_INT8 it must be a multiple of 16 up to 256");
+	options.shape = (struct gpool_kv_shape){2, 70000, 64, 1, 16};
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL,
+		"kv_heads is 70000; with GPOOL_KV_INT8 the maximum is 65535");
+	options.shape = (struct gpool_kv_shape){2, 2, 64, 1, 4};
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 4; with GPOOL_KV_INT8 the minimum is 8");
+	options.shape.block_tokens = 16;
 	options.stream = 999;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "stream 999 is not open");
 }
@@ -559,12 +572,43 @@ static void test_prefixes(void **state)
 	assert_int_equal(gpool_kv_destroy(plain), 0);
 }
 
+static void test_writing_int8(void **state)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv_attention attention = GPOOL_KV_ATTENTION_INIT;
+	struct gpool_kv_write write = GPOOL_KV_WRITE_INIT;
+	struct gpool_kv *kv = make_cache(0);
+
+	(void)state;
+	SAYS(gpool_kv_write(kv, &write), -EOPNOTSUPP, "the cache was created without GPOOL_KV_INT8");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	options.stream = work_stream;
+	options.flags = GPOOL_KV_INT8;
+	options.shape = (struct gpool_kv_shape){2, 2, 64, 1, 16};
+	assert_int_equal(gpool_kv_create(pool, &options, &kv), 0);
+	write.flags = 4;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "flags are 0x4; the only known flag is GPOOL_KV_WRITE_BF16");
+	write.flags = 0;
+	write.layer = 2;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "layer is 2; the cache has 2 layers");
+	write.layer = 1;
+	write.key_stride = 64;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "rows of 64 and 128 elements");
+	write.key_stride = 0;
+	write.tokens = 2000000;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "2 heads and 2000000 tokens");
+	SAYS(gpool_kv_attention(kv, &attention), -EINVAL,
+		"the cache has GPOOL_KV_INT8, so GPOOL_KV_ATTENTION_INT8 is required");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
 static void test_groups_of_caches(void **state)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv *caches[] = {make_cache(0), make_cache(0)}, *twice[] = {caches[0], caches[0]};
 	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_member member = {.size = sizeof(member)};
+	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
 	struct gpool_kv_order order = {.size = 0};
 	struct gpool_kv_group *group;
 	struct gpool_kv_span span;
@@ -584,6 +628,10 @@ static void test_groups_of_caches(void **state)
 	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
 	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
 	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	SAYS(gpool_kv_group_grow(group, 3, 1, NULL, NULL, NULL, NULL), -EINVAL, "0x3 is not a sequence of this group");
+	growth.flags = GPOOL_KV_GROW_OFFLOAD;
+	SAYS(gpool_kv_group_grow(group, sequence, 1, &growth, NULL, NULL, NULL), -EOPNOTSUPP,
+		"a group discards the content of preempted sequences");
 	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not a sequence of this group");
@@ -936,6 +984,7 @@ int main(void)
 		cmocka_unit_test(test_sequences),
 		cmocka_unit_test(test_blocks_of_caches),
 		cmocka_unit_test(test_prefixes),
+		cmocka_unit_test(test_writing_int8),
 		cmocka_unit_test(test_groups_of_caches),
 		cmocka_unit_test(test_adapters),
 		cmocka_unit_test(test_files_that_are_no_weights),

@@ -253,6 +253,57 @@ class Caches(CacheTest):
             self.assertAlmostEqual(said.max_error, float(lost), delta=0.001)
             self.assertGreater(said.relative_error, 0)
 
+    def test_resident_int8(self) -> None:
+        tokens, width = 20, HEADS * 64
+        scratch = self.pool.alloc(1)
+        memory = array_of(scratch.view("uint8"))
+        memory[:] = 0
+        random = numpy.random.default_rng(3)
+        elements = [random.standard_normal((tokens, HEADS, 64)).astype("float16") for _ in range(2)]
+        with self.pool.create_kv_cache(LAYERS, HEADS, 64, self.stream, max_blocks=64, int8=True) as cache:
+            layout = cache.layout
+            self.assertEqual(layout.block_bytes, 2 * LAYERS * HEADS * 66 * BLOCK_TOKENS)
+            self.assertEqual(layout.layer_bytes * LAYERS, layout.block_bytes)
+            sequence = cache.allocate(tokens)
+            table = cache.table(sequence)
+            slots = [table[token // BLOCK_TOKENS] * BLOCK_TOKENS + token % BLOCK_TOKENS for token in range(tokens)]
+            size = tokens * width * 2
+            for i, data in enumerate([*elements, numpy.array(slots, dtype="uint64")]):
+                memory[i * size : i * size + data.nbytes] = data.view("uint8").reshape(-1)
+            keys, values, places = (scratch.address + i * size for i in range(3))
+            cache.write(1, keys, values, places, tokens, error=scratch.address + 3 * size)
+            self.stream.synchronize()
+            loss = gpool.KvQuantError.of_writes(memory[3 * size : 3 * size + 24].tobytes())
+            self.assertTrue(0 < loss.relative_error < 0.01)
+            stored = array_of(cache.view())
+            self.assertEqual(stored.dtype, numpy.int8)
+            worst = 0.0
+            for token in range(tokens):
+                block = cache.address(table[token // BLOCK_TOKENS]) - layout.address + layout.layer_bytes
+                for head in range(HEADS):
+                    for which, (codes, scale) in enumerate(
+                        ((layout.keys, layout.key_scales), (layout.values, layout.value_scales))
+                    ):
+                        within = token % BLOCK_TOKENS
+                        codes += block + within * layout.token_stride + head * layout.head_stride
+                        scale += block + within * layout.scale_token_stride + head * layout.scale_head_stride
+                        bits = numpy.concatenate((numpy.zeros(2, "int8"), stored[scale : scale + 2]))
+                        vector = elements[which][token, head].astype("float64")
+                        found = stored[codes : codes + 64] * float(bits.view("float32")[0])
+                        worst = max(worst, abs(found - vector).max())
+                        self.assertLess(abs(found - vector).max(), abs(vector).max() / 252 * 1.001)
+            del stored  # while a view exists, the cache cannot be closed
+            self.assertAlmostEqual(loss.max_error, worst, places=5)
+            with self.assertRaises(gpool.Error) as caught:
+                cache.write(LAYERS, keys, values, places, tokens)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.cache() as cache, self.assertRaises(gpool.Error) as caught:
+            cache.write(0, keys, values, places, tokens)
+        self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+        with self.assertRaises(ValueError):
+            self.cache(dtype="float32", int8=True)
+        scratch.free()
+
     def test_compacting(self) -> None:
         with self.cache() as cache:
             chunk = cache.layout.chunk_blocks
@@ -424,6 +475,27 @@ class Groups(CacheTest):
                 with self.subTest(caches=caches), self.assertRaises(gpool.Error):
                     gpool.KvGroup(caches, tokens)
             self.assertEqual(one.handle.calls, 0)
+
+    def test_growing_in_a_group(self) -> None:
+        with self.cache(max_blocks=16) as one, self.cache(max_blocks=16) as two, gpool.KvGroup([one, two], 32) as group:
+            size = two.layout.max_blocks  # whole chunks
+            low = group.allocate(32 + size // 2 * BLOCK_TOKENS, priority=1)
+            high = group.allocate(32 + (size - size // 2) * BLOCK_TOKENS, priority=2)
+            small = group.allocate(BLOCK_TOKENS)
+            member, slot, preempted = group.grow(high)
+            self.assertEqual((member, preempted), (1, [low]))
+            self.assertEqual(slot // BLOCK_TOKENS, two.table(group.span(high, 1).sequence)[-1])
+            self.assertEqual(one.sequence_info(low).state, gpool.KvState.PREEMPTED)
+            self.assertEqual(one.sequence_info(small).state, gpool.KvState.RUNNING)
+            other = group.allocate(32 + BLOCK_TOKENS, priority=3)
+            more = (size // 2 - 1) * BLOCK_TOKENS
+            with self.assertRaises(gpool.NoRoom) as refused:
+                group.grow(high, more, policy=lambda sequence: sequence)
+            self.assertEqual(refused.exception.preempted, [])  # type: ignore[attr-defined]
+            with self.assertRaises(ZeroDivisionError):
+                group.grow(high, more, policy=lambda sequence: 1 // 0)
+            self.assertEqual(group.grow(high, more, policy=lambda sequence: other)[2], [other])
+            self.assertEqual(two.stats().free_blocks, 0)
 
     def test_caches_of_other_processes(self) -> None:
         with self.cache() as one, self.cache() as two:

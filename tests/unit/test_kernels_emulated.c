@@ -15,6 +15,7 @@
 #include "tests/unit/lora_cases.h"
 
 #include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/quantise.h"
 
 #include <sys/param.h>
@@ -130,6 +131,123 @@ static void test_quantise(void **state)
 		}
 }
 
+/* kv_write_shape() - return the arguments for blocks with vectors by token or by head, without addresses. */
+static struct kv_write_args kv_write_shape(struct rig *rig, uint32_t head_size, uint32_t heads, bool by_head)
+{
+	uint32_t tokens = 8u << rig_random(rig) % 3, vectors = tokens * heads, codes = vectors * head_size;
+	struct kv_write_args args = {.key_codes = 0,
+		.value_codes = codes,
+		.key_scales = 2 * codes,
+		.value_scales = 2 * codes + 2 * vectors,
+		.block_bytes = 2 * codes + 4 * vectors,
+		.chunk_blocks = 1 + rig_random(rig) % 3,
+		.block_count = 7,
+		.block_tokens = tokens,
+		.token_stride = by_head ? head_size : heads * head_size,
+		.head_stride = by_head ? tokens * head_size : head_size,
+		.scale_token_stride = by_head ? 2 : heads * 2,
+		.scale_head_stride = by_head ? tokens * 2 : 2,
+		.tokens = 1 + rig_random(rig) % 150,
+		.kv_heads = heads,
+		.head_size = head_size,
+		.key_stride = heads * head_size,
+		.value_stride = heads * head_size + 8,
+		.element = rig_random(rig) % 2 ? ELEMENT_F16 : ELEMENT_BF16};
+
+	if (args.tokens > kv_write_slots(&args))
+		args.tokens = (uint32_t)kv_write_slots(&args);
+	args.chunk_bytes = args.chunk_blocks * args.block_bytes + 64;
+	return args;
+}
+
+/* Blocks equal those of the reference in every byte, also those that are not written. Requirements: K18. */
+static void test_kv_write(void **state)
+{
+	static const uint32_t sizes[] = {64, 128, 256, 16, 80, 112, 240};
+	struct rig *rig = *state;
+
+	for (uint32_t round = 0; round < 28; round++) {
+		struct kv_write_args args[2] = {kv_write_shape(rig, sizes[round % 7], 1 + round % 3, round % 2)};
+		uint64_t bytes = (6 / args[0].chunk_blocks + 1) * args[0].chunk_bytes, count;
+		struct place blocks[2] = {rig_place(rig, bytes), rig_place(rig, bytes)};
+		struct place error[2] = {
+			rig_place(rig, sizeof(struct quantise_error)), rig_place(rig, sizeof(struct quantise_error))};
+		struct place slots = rig_place(rig, args[0].tokens * 8);
+		struct place from[2] = {rig_place(rig, (uint64_t)args[0].tokens * args[0].key_stride * 2),
+			rig_place(rig, (uint64_t)args[0].tokens * args[0].value_stride * 2)};
+		uint64_t first = rig_random(rig) % kv_write_slots(&args[0]);
+		struct quantise_error *errors[2] = {error[0].host, error[1].host};
+
+		for (uint32_t token = 0; token < args[0].tokens; token++)
+			((uint64_t *)slots.host)[token] =
+				token % 9 == 4 ? UINT64_MAX - token : (first + token) % kv_write_slots(&args[0]);
+		((uint64_t *)slots.host)[0] = kv_write_slots(&args[0]); /* the first number that does not exist */
+		for (int value = 0; value < 2; value++) {
+			count = from[value].bytes / 2;
+			for (uint64_t i = 0; i < count; i++) {
+				float element = rig_normal(rig) * (i / 64 % 5 == 3 ? 30 : 1);
+
+				((uint16_t *)from[value].host)[i] =
+					args[0].element == ELEMENT_F16 ? f16_of_float(element) : bf16_of_float(element);
+			}
+		}
+		args[0].keys = from[0].device;
+		args[0].values = from[1].device;
+		args[0].slots = slots.device;
+		args[1] = args[0];
+		for (int i = 0; i < 2; i++) {
+			*errors[i] = (struct quantise_error){0};
+			memset(blocks[i].host, 0x5a, bytes);
+			args[i].blocks = blocks[i].device;
+			args[i].error = round % 4 == 3 ? 0 : error[i].device;
+		}
+		assert_int_equal(kv_write_queue(rig->gpu, &args[0], rig->stream), 0);
+		assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
+		kv_write_host(&args[1]);
+		assert_memory_equal(blocks[0].host, blocks[1].host, bytes);
+		assert_true(errors[0]->max_error == errors[1]->max_error);
+		if (args[0].error && args[0].tokens > 1) {
+			assert_true(fabs(errors[0]->squares / errors[1]->squares - 1) < 2e-6);
+			assert_true(fabs(errors[0]->error_squares / errors[1]->error_squares - 1) < 2e-6);
+		}
+		rig_clear(rig);
+	}
+}
+
+static void test_kv_write_is_refused(void **state)
+{
+	struct rig *rig = *state;
+	struct kv_write_args right = kv_write_shape(rig, 64, 2, false), wrong[16];
+
+	right.keys = right.values = right.slots = right.blocks = 4096;
+	right.chunk_bytes = right.chunk_blocks * right.block_bytes;
+	assert_int_equal(kv_write_check(&right), 0);
+	for (int i = 0; i < 16; i++)
+		wrong[i] = right;
+	wrong[0].element = ELEMENT_F32;
+	wrong[1].head_size = 72;
+	wrong[2].kv_heads = 0;
+	wrong[3].tokens = (1 << 20) + 1;
+	wrong[4].block_tokens = 24;
+	wrong[5].chunk_blocks = 0;
+	wrong[6].value_codes += 8;
+	wrong[7].value_scales += 2; /* beyond the end of the block */
+	wrong[8].key_scales += 1;
+	wrong[9].head_stride = 1u << 31;
+	wrong[10].blocks += 8;
+	wrong[11].keys += 8;
+	wrong[12].slots = 0;
+	wrong[13].key_stride = 64;
+	wrong[14].value_stride += 4;
+	wrong[15].error = 4;
+	for (int i = 0; i < 16; i++) {
+		assert_int_equal(kv_write_check(&wrong[i]), -EINVAL);
+		assert_int_equal(kv_write_queue(rig->gpu, &wrong[i], rig->stream), -EINVAL);
+	}
+	right.tokens = 0;
+	assert_int_equal(kv_write_queue(rig->gpu, &right, rig->stream), 0);
+}
+
 static void test_block_copy(void **state)
 {
 	enum { ITEMS = 9 };
@@ -228,6 +346,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_lora_large_and_small_sums, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lora_plain, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_quantise, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kv_write, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kv_write_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_block_copy, setup, teardown),
 		cmocka_unit_test(test_planted_race_is_found), /* the last one; other builds cannot find it */
 	};

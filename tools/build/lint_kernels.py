@@ -19,7 +19,7 @@ import sass
 
 # shrink: two tiles of the largest class; expand: the weights of two steps and four parts of y; attention: keys and
 # values of 16 tokens, or of a warp's part of 32.
-WANTED = {"block_copy": 4, "quantise": 4, "dequantise": 4, "lora_shrink": 24, "lora_expand": 12}
+WANTED = {"block_copy": 4, "quantise": 4, "dequantise": 4, "kv_write": 4, "lora_shrink": 24, "lora_expand": 12}
 WANTED |= {"attention_decode_64": 8, "attention_decode_128": 16, "attention_decode_256": 32}
 WANTED |= {"attention_prefill_64": 4, "attention_prefill_128": 8, "attention_prefill_256": 16}
 

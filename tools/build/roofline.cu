@@ -5,6 +5,7 @@
 #include "cuda/kernels/async_copy.h"
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
 #include "cuda/kernels/quantise.h"
@@ -58,6 +59,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) quantise_f16(const struct q
 	int8::short_quantise<ELEMENT_F16, 8>(args, int8::groups_get(args), 16, errors);
 	if (errors.wanted)
 		*(struct int8::errors *)args.error = errors;
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) kv_write_f16(const struct kv_write_args args)
+{
+	struct int8::errors errors = {false, 0, 0, 0};
+
+	int8::heads_write<ELEMENT_F16>(args, 16, errors);
 }
 
 extern "C" __global__ void __launch_bounds__(256) dequantise_f16(const struct quantise_args args)

@@ -101,6 +101,8 @@ def launches(rank: int) -> tuple[Launch, Launch]:
 COPIES = (
     Launch("block_copy", "block_copy", 2 * (64 << 20), 1024 * 5, 256, 0, 1, 1),
     Launch("quantise_f16", "quantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 128 / 8 / (2112 * 8), 0),
+    # 4,096 tokens with 8 heads of 128
+    Launch("kv_write_f16", "kv_write", 2 * 32768 * (128 * 3 + 2), 64 * 8 * 2, 256, 0, 1, 1),
     Launch("dequantise_f16", "dequantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 64 / (2112 * 256), 0),
 )
 

@@ -62,6 +62,18 @@ class KvLayout(NamedTuple):
     max_sequences: int
     pool_blocks: int
     """read-only blocks of the pool, numbered from max_blocks on"""
+    layer_bytes: int
+    """of a cache with int8: the distance of layers in a block. The following fields are byte offsets of the first
+    layer, and strides, as described by struct gpool_kv_layout; in other caches all of them are 0
+    """
+    keys: int
+    values: int
+    key_scales: int
+    value_scales: int
+    token_stride: int
+    head_stride: int
+    scale_token_stride: int
+    scale_head_stride: int
 
 
 class KvNeed(NamedTuple):
@@ -135,6 +147,13 @@ class KvQuantError(NamedTuple):
     """max |x - x'|; infinity: the content cannot be converted"""
     relative_error: float
     """sqrt(sum (x - x')^2 / sum x^2)"""
+
+    @classmethod
+    def of_writes(cls, data: Any) -> KvQuantError:
+        """Return the loss from the 24 bytes to which KvCache.write() has added. data: bytes, or another buffer."""
+        sums = _abi.gpool_kv_write_error.from_buffer_copy(data)
+        relative = (sums.error_squares / sums.squares) ** 0.5 if sums.squares else 0.0
+        return cls(sums.max_error, relative)
 
 
 class KvOffloadInfo(NamedTuple):
@@ -237,7 +256,8 @@ class KvCache(Closing):
     def __init__(self, pool: Pool, options: _abi.gpool_kv_options, dtype: Any) -> None:
         """Create a cache; for this package only: see Pool.create_kv_cache()."""
         self._pool = pool
-        self.element = dtype_of(dtype)
+        self.element = dtype_of("int8" if options.flags & _abi.GPOOL_KV_INT8 else dtype)
+        self._written = dtype_of(dtype)
         pointer = ctypes.c_void_p()
         with pool.handle as attached:
             check(library().gpool_kv_create(attached, options, ctypes.byref(pointer)), "create a KV cache")
@@ -295,6 +315,44 @@ class KvCache(Closing):
         memory = Addresses(self._pool, self.addresses, layout.address, room)
         kind = self.element.name if dtype is None else dtype
         return View(memory, self._pool.device, kind, shape, offset, readonly, stream)
+
+    def write(
+        self,
+        layer: int,
+        keys: int,
+        values: int,
+        slots: int,
+        tokens: int,
+        *,
+        key_stride: int = 0,
+        value_stride: int = 0,
+        error: int = 0,
+    ) -> None:
+        """Queue the conversion of keys and values of some tokens to int8, into blocks of a cache with int8, on the
+        cache's stream.
+
+        keys, values: addresses of elements of the cache's dtype, [tokens][stride], of which kv_heads * head_size are
+        used; multiples of 16. key_stride, value_stride: elements between tokens, multiples of 8; 0: kv_heads *
+        head_size. slots: address of the tokens' slots (append()), uint64; tokens with a slot that does not exist are
+        not written. error: address of 24 bytes, zero before the first call, to which the loss is added
+        (KvQuantError.of_writes()); 0: none. All addresses are of device memory, as torch.Tensor.data_ptr() returns.
+        Raises Asleep; Error with EINVAL: an argument is out of range or not aligned, EOPNOTSUPP: a cache without int8,
+        or no kernels.
+        Cost: one launch.
+        """
+        described = _abi.gpool_kv_write(
+            size=ctypes.sizeof(_abi.gpool_kv_write),
+            flags=_abi.GPOOL_KV_WRITE_BF16 if self._written.name == "bfloat16" else 0,
+            keys=keys,
+            values=values,
+            slots=slots,
+            error=error,
+            layer=layer,
+            tokens=tokens,
+            key_stride=key_stride,
+            value_stride=value_stride,
+        )
+        self._call(library().gpool_kv_write, ctypes.byref(described), what=f"write {tokens} tokens to a cache")
 
     # ---- admission ----
 
@@ -437,41 +495,20 @@ class KvCache(Closing):
         with EFBIG: more blocks than the cache or the pool has; nothing was preempted.
         Cost: as append(); for each preempted sequence as preempt() or offload().
         """
-        raised: List[BaseException] = []
-
-        def choose(_context: Any, growing: int, victim: Any) -> int:
-            try:
-                assert policy
-                victim[0] = policy(growing) or 0
-                return 0
-            except BaseException as exception:  # ctypes would print it
-                raised.append(exception)
-                return -errno.ECANCELED
-
         growth = _abi.gpool_kv_growth(size=ctypes.sizeof(_abi.gpool_kv_growth), most=most)
-        if policy:
-            growth.choose = CHOOSE(choose)
         if offload:
             growth.flags = _abi.GPOOL_KV_GROW_OFFLOAD
             growth.offload_flags = offload_flags(to_pool, int8)
-        slot, victims = ctypes.c_uint64(), (ctypes.c_uint64 * max(most, 1))()
-        try:
-            self._call(
-                library().gpool_kv_grow,
-                sequence,
-                tokens,
-                ctypes.byref(growth),
-                ctypes.byref(slot),
-                victims,
-                what=f"append {tokens} tokens to a sequence",
-            )
-        except Exception as exception:
-            cause = raised[0] if raised else exception
-            cause.preempted = [victim for victim in victims if victim]  # type: ignore[attr-defined]
-            if raised:
-                raise cause from None
-            raise
-        return slot.value, [victim for victim in victims if victim]
+        slot = ctypes.c_uint64()
+        what = f"append {tokens} tokens to a sequence"
+        victims = grow(
+            growth,
+            policy,
+            lambda growth, victims: self._call(
+                library().gpool_kv_grow, sequence, tokens, growth, ctypes.byref(slot), victims, what=what
+            ),
+        )
+        return slot.value, victims
 
     def waiting(self) -> Optional[int]:
         """Return the preempted sequence to resume first: of those with the highest priority, the one that arrived
@@ -751,6 +788,38 @@ def refuse(result: int, what: str) -> NoReturn:
     if raised.errno == errno.EAGAIN:
         raise Preempted(errno.EAGAIN, f"cannot {what}: the sequence is preempted; resume it first")
     raise raised
+
+
+def grow(
+    growth: _abi.gpool_kv_growth, policy: Optional[Callable[[int], Optional[int]]], call: Callable[[Any, Any], int]
+) -> List[int]:
+    """Make a call that preempts sequences, with its struct and an array for the victims, and return the victims.
+
+    Raises what the call raises, and what the policy raises.
+    """
+    raised: List[BaseException] = []
+
+    def choose(_context: Any, growing: int, victim: Any) -> int:
+        try:
+            assert policy
+            victim[0] = policy(growing) or 0
+            return 0
+        except BaseException as exception:  # ctypes would print it
+            raised.append(exception)
+            return -errno.ECANCELED
+
+    if policy:
+        growth.choose = CHOOSE(choose)
+    victims = (ctypes.c_uint64 * max(growth.most, 1))()
+    try:
+        call(ctypes.byref(growth), victims)
+    except Exception as exception:
+        cause = raised[0] if raised else exception
+        cause.preempted = [victim for victim in victims if victim]  # type: ignore[attr-defined]
+        if raised:
+            raise cause from None
+        raise
+    return [victim for victim in victims if victim]
 
 
 def offload_flags(to_pool: bool, int8: bool) -> int:

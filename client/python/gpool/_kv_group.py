@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._errors import check
 from ._handle import Closing, Handle
-from ._kv import KvAdmission, KvCache, KvNeed, need_of, refuse, request_of
+from ._kv import KvAdmission, KvCache, KvNeed, grow, need_of, refuse, request_of
 from ._library import library
 from ._wait import waiting
 
@@ -170,6 +170,33 @@ class KvGroup(Closing):
             what=f"append {tokens} tokens to a sequence",
         )
         return member.value, slot.value
+
+    def grow(
+        self,
+        sequence: int,
+        tokens: int = 1,
+        *,
+        policy: Optional[Callable[[int], Optional[int]]] = None,
+        most: int = 256,
+    ) -> Tuple[int, int, List[int]]:
+        """Append tokens as append(), and preempt other sequences of the group in all caches while blocks or pages are
+        missing; return the index of the cache and the slot of the first token, and the preempted sequences in order.
+
+        policy and most: as in KvCache.grow(); oom_info() returns the cache that lacks blocks. Without a policy, only
+        sequences with a part in that cache are preempted. Raises as append() and KvCache.grow().
+        """
+        growth = _abi.gpool_kv_growth(size=ctypes.sizeof(_abi.gpool_kv_growth), most=most)
+        member, slot = ctypes.c_uint32(), ctypes.c_uint64()
+        places = ctypes.byref(member), ctypes.byref(slot)
+        what = f"append {tokens} tokens to a sequence"
+        victims = grow(
+            growth,
+            policy,
+            lambda growth, victims: self._call(
+                library().gpool_kv_group_grow, sequence, tokens, growth, *places, victims, what=what
+            ),
+        )
+        return member.value, slot.value, victims
 
     def fork(self, sequence: int) -> int:
         """Return a new sequence that shares all blocks of another one. Raises as KvCache.fork()."""

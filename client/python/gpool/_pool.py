@@ -532,6 +532,7 @@ class Pool(_native.Pool, Closing):
         prefixes: bool = False,
         adaptive: bool = False,
         zero: bool = False,
+        int8: bool = False,
         model: bytes = b"",
         cached_blocks: int = 0,
         pool_blocks: int = 0,
@@ -546,19 +547,24 @@ class Pool(_native.Pool, Closing):
         ones; 0: 256. max_sequence_tokens: maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that
         admission keeps free; None: 1 % of max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the
         content instead of discarding it. zero: fill blocks with zeros when a sequence gets them; otherwise their
-        content is undefined. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        content is undefined. int8: store int8 codes, with a bf16 scale for each vector, which KvCache.write() computes
+        from elements of `dtype`, float16 or bfloat16; head_size must be a multiple of 16 up to 256, and block_tokens at
+        least 8. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
         prefixes: blocks can be published and found by their tokens. The following arguments require prefixes. adaptive:
         evict according to statistics of past requests. model: hash of everything that affects the content, at most 32
         bytes. cached_blocks: maximum number of cached blocks; 0: no limit. pool_blocks: number of addresses for blocks
         that are shared with other processes; 0: prefix_share() is disabled.
 
-        Raises Asleep; ValueError: model is too long; Closed: the stream is closed; Error with EINVAL: a number is out
-        of range, or the stream is host-signaled; ENOMEM, EPERM, EIO; TypeError: unknown dtype.
+        Raises Asleep; ValueError: model is too long, or int8 with another dtype; Closed: the stream is closed; Error
+        with EINVAL: a number is out of range, or the stream is host-signaled; ENOMEM, EPERM, EIO; TypeError: unknown
+        dtype.
         Cost: no request to the agent.
         """
         element = dtype_of(dtype)
         if len(model) > 32:
             raise ValueError(f"model has {len(model)} bytes; the maximum is 32")
+        if int8 and element.name not in ("float16", "bfloat16"):
+            raise ValueError(f"dtype is {element.name}; with int8 it must be float16 or bfloat16")
         # In C 0 is the default, and another number means none.
         watermark = 0 if watermark_blocks is None else watermark_blocks or _abi.GPOOL_KV_NO_WATERMARK
         options = _abi.gpool_kv_options(
@@ -567,8 +573,8 @@ class Pool(_native.Pool, Closing):
             | (_abi.GPOOL_KV_PREFIXES if prefixes else 0)
             | (_abi.GPOOL_KV_ADAPTIVE if adaptive else 0)
             | (_abi.GPOOL_KV_ZERO if zero else 0)
-            | (_abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
-            shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, element.itemsize, block_tokens),
+            | (_abi.GPOOL_KV_INT8 if int8 else _abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
+            shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, 1 if int8 else element.itemsize, block_tokens),
             stream=number_of(stream),
             max_blocks=max_blocks,
             max_sequences=max_sequences,
