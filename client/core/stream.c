@@ -653,19 +653,26 @@ int stream_launch(struct gpool *pool, uint32_t stream,
 	return stream_unlock(pool, found, error);
 }
 
+static int lora_start(struct gpu *gpu, const void *args, struct gpu_stream *stream)
+{
+	int error = lora_shrink_queue(gpu, args, stream);
+
+	return error ? error : lora_expand_queue(gpu, args, stream);
+}
+
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args)
 {
-	struct stream *found;
-	uint32_t slot;
-	int error;
+	return stream_launch(pool, stream, lora_start, args);
+}
 
-	found = stream_lock(pool, stream, &slot);
-	if (!found)
-		return fail_closed(pool, stream);
-	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_host_signaled(stream);
-	if (!error)
-		error = lora_expand_queue(pool->gpu, args, found->gpu);
-	return stream_unlock(pool, found, error);
+static int dequantise_start(struct gpu *gpu, const void *args, struct gpu_stream *stream)
+{
+	return dequantise_queue(gpu, args, stream);
+}
+
+int stream_dequantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args)
+{
+	return stream_launch(pool, stream, dequantise_start, args);
 }
 
 /* ---- the driver's memory pool ---- */

@@ -17,6 +17,7 @@
 #include "client/core/internal.h"
 #include "client/core/pool.h"
 #include "cuda/kernels/lora.h"
+#include "cuda/kernels/quantise.h"
 #include "shm/timeline_page.h"
 
 int stream_open_all(struct gpool *pool);
@@ -69,6 +70,9 @@ int stream_launch(struct gpool *pool, uint32_t stream,
  * the output. Return: as these, or -EINVAL (not open, or host-signaled).
  */
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
+/* stream_dequantise() - call dequantise_queue() on a stream. Return: as it, or -EINVAL (not open, or host-signaled). */
+int stream_dequantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args)
+	GPOOL_INTERNAL(stream_dequantise);
 
 /*
  * Prepare a fence for other processes. Return: 0, 1 (it is signaled, so no export is needed), -EINVAL (no stream of

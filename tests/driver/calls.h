@@ -13,7 +13,8 @@
 
 enum { KINDS = 256 };
 
-static const char *(*double_calls)(unsigned kind, uint64_t *count);
+static const char *(*double_calls)(unsigned kind, uint64_t *count); /* of the calls that a row counts */
+static const char *(*thread_calls)(unsigned kind, uint64_t *count), *(*process_calls)(unsigned kind, uint64_t *count);
 static uint64_t calls_before[KINDS];
 static int calls_wrong;
 
@@ -29,15 +30,18 @@ static inline uint64_t calls_of(const uint64_t *before, const char *wanted)
 	return 0;
 }
 
-static inline void calls_begin(void)
+/* all: count the calls of all threads, which must have made their calls when the public call returns. */
+static inline void calls_begin(bool all)
 {
 	uint64_t count;
 
-	if (!double_calls) {
+	if (!thread_calls) {
 		void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 
-		*(void **)&double_calls = driver ? dlsym(driver, "gpuDoubleThreadCalls") : NULL;
+		*(void **)&thread_calls = driver ? dlsym(driver, "gpuDoubleThreadCalls") : NULL;
+		*(void **)&process_calls = driver ? dlsym(driver, "gpuDoubleCalls") : NULL;
 	}
+	double_calls = all ? process_calls : thread_calls;
 	assert_non_null(double_calls);
 	memset(calls_before, 0, sizeof(calls_before));
 	for (unsigned kind = 0; double_calls(kind, &count); kind++) {
@@ -116,22 +120,24 @@ static inline void calls_end(int line, const char *what, const char *expected, b
  * "steady", "always" (which is the worst case too), or describes a case of
  * more calls; the first two may be followed by ": WHAT".
  */
-#define CALLS(call, situation, text) CALLS_RETURN(call, >= 0, text, false)
+#define CALLS(call, situation, text) CALLS_RETURN(call, >= 0, text, false, false)
 /* CALLS_MOST() - the same if there may be fewer calls, since they depend on the time or on other threads. */
-#define CALLS_MOST(call, situation, text) CALLS_RETURN(call, >= 0, text, true)
+#define CALLS_MOST(call, situation, text) CALLS_RETURN(call, >= 0, text, true, false)
 /* CALLS_ERROR() - the same for a call that returns this error. */
-#define CALLS_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, false)
+#define CALLS_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, false, false)
+/* CALLS_ALL() - the same for the calls of all threads, if the other threads make none after the call returns. */
+#define CALLS_ALL(call, situation, text) CALLS_RETURN(call, >= 0, text, false, true)
 /* CALLS_VOID() - the same for a function without a result. */
 #define CALLS_VOID(call, situation, text) \
 	do { \
-		calls_begin(); \
+		calls_begin(false); \
 		call; \
 		calls_end(__LINE__, #call, text, false); \
 	} while (0)
-#define CALLS_RETURN(call, condition, text, most) \
+#define CALLS_RETURN(call, condition, text, most, all) \
 	do { \
 		int64_t result_; \
-		calls_begin(); \
+		calls_begin(all); \
 		result_ = (int64_t)(call); \
 		calls_end(__LINE__, #call, text, most); \
 		if (!(result_ condition)) \

@@ -12,6 +12,7 @@
 struct graph {
 	struct operation *nodes;
 	int count, capacity;
+	struct dependency launched; /* an executable graph: the end of its last launch */
 };
 
 struct capture {
@@ -21,7 +22,7 @@ struct capture {
 	CUstreamCaptureMode mode;
 	pthread_t thread;
 	cuuint64_t id;
-	bool invalid;
+	bool invalid, ended;
 };
 
 static struct capture *captures;
@@ -79,12 +80,15 @@ CUresult capture_break(struct stream *stream, CUresult error)
 
 /*
  * "Data types used by CUDA driver", CUresult: a wait may not merge two captures (CUDA_ERROR_STREAM_CAPTURE_MERGE), use
- * an invalid one, or make the legacy stream depend on a captured one (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT).
+ * an invalid one, or make the legacy stream depend on a captured one (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT). An event
+ * whose last record was captured cannot be used outside of this capture (CUDA_ERROR_CAPTURED_EVENT).
  */
 CUresult capture_join(struct stream *stream, struct event *event)
 {
 	struct stream *other = event->captured_in;
 
+	if (event->capture->ended)
+		return stream->capture ? capture_break(stream, CUDA_ERROR_CAPTURED_EVENT) : CUDA_ERROR_CAPTURED_EVENT;
 	if (stream->capture && stream->capture != event->capture)
 		return capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_MERGE);
 	if (event->capture->invalid)
@@ -108,17 +112,23 @@ void capture_record(struct stream *stream, struct event *event)
 	event->captured_at = stream->captured_to;
 }
 
-/* "Stream synchronization behavior": the legacy stream would wait for the blocking streams, captured ones as well. */
+/*
+ * "Stream synchronization behavior": the legacy stream would wait for the blocking streams, captured ones as well.
+ * "Stream Management", cuStreamIsCapturing: it cannot be used until such captures have ended, whatever their mode. That
+ * the attempt makes the capture invalid is a choice.
+ */
 CUresult capture_implicit(struct context *context)
 {
 	for (struct stream *stream = stream_first(); stream; stream = stream->next)
-		if (stream->capture && stream->context == context && stream->blocking &&
-			stream->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		if (stream->capture && stream->context == context && stream->blocking)
 			return capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 	return CUDA_SUCCESS;
 }
 
-/* "Stream Management", cuStreamBeginCapture: not the legacy stream, not a stream that is being captured. */
+/*
+ * "Stream Management", cuStreamBeginCapture: not the legacy stream, not a stream that is being captured. The documentation
+ * does not name the errors.
+ */
 CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -167,6 +177,7 @@ static bool capture_end(struct capture *capture)
 	while (*link != capture)
 		link = &(*link)->next;
 	*link = capture->next;
+	capture->ended = true;
 	return joined; /* the capture itself is kept: events refer to it */
 }
 
@@ -259,16 +270,21 @@ static struct graph *graph_copy(const struct graph *graph)
 	return copy; /* a launch's arguments are shared: they live as long as the process */
 }
 
-/* "Graph Management", cuGraphInstantiate: a snapshot; the graph may be destroyed afterwards. */
+/*
+ * "Graph Management", cuGraphInstantiate: a snapshot; the graph may be destroyed afterwards. Only known flags; graphs for
+ * launches by a device, and uploads, are not modeled, and refused.
+ */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
 	struct graph *copy;
 
-	(void)flags;
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!exec || !graph)
+	if (!exec || !graph ||
+		flags &
+			~(unsigned long long)(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+				CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	copy = graph_copy((const struct graph *)(void *)graph);
 	if (!copy)
@@ -310,10 +326,12 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 }
 
 /* node_queue() - queue a node; what the queue frees when it is done is given to it as a copy. */
-static CUresult node_queue(struct stream *stream, const struct operation *node)
+static CUresult node_queue(struct stream *stream, const struct operation *node, struct dependency launched)
 {
 	struct operation operation = *node;
 	CUresult result;
+
+	operation.launched = launched;
 
 	if (node->kind == OP_LAUNCH) {
 		operation.staged = malloc(node->bytes);
@@ -327,11 +345,11 @@ static CUresult node_queue(struct stream *stream, const struct operation *node)
 	return result;
 }
 
-/* "Graph Management", cuGraphLaunch: ordered in the stream like other work. */
+/* "Graph Management", cuGraphLaunch: after earlier work of the stream, and after earlier launches, in any stream. */
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
-	const struct graph *graph = (const struct graph *)(void *)exec;
+	struct graph *graph = (struct graph *)(void *)exec;
 	struct stream *stream;
 
 	if (result != CUDA_SUCCESS)
@@ -340,7 +358,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 	if (result == CUDA_SUCCESS && stream->capture)
 		result = capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* child graphs: not modeled */
 	for (int i = 0; i < (graph ? graph->count : 0) && result == CUDA_SUCCESS; i++)
-		result = node_queue(stream, &graph->nodes[i]);
+		result = node_queue(stream, &graph->nodes[i], graph->launched);
+	if (result == CUDA_SUCCESS && graph->count)
+		graph->launched = (struct dependency){stream, stream->issued};
 	return call_leave(result);
 }
 

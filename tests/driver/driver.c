@@ -111,9 +111,16 @@ void driver_fault(CUresult error, const char *format, ...)
 	pthread_cond_broadcast(&driver.changed);
 }
 
+CUresult driver_failed(void)
+{
+	while (driver.fault && driver.copying)
+		pthread_cond_wait(&driver.changed, &driver.lock);
+	return driver.fault;
+}
+
 /*
- * The error is any of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. Each
- * process has its own random numbers.
+ * The error is one of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. Of
+ * CUDA_ERROR_ECC_UNCORRECTABLE this is not documented, and assumed. Each process has its own random numbers.
  */
 void driver_fault_chance(void)
 {
@@ -160,10 +167,11 @@ int gpuDoubleFailed(void)
 
 /*
  * For tests: gpuDoubleThreadCalls() - return the name of the kind of call with this number, from 0, and how often the
- * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleModeled() - return the time of all calls
- * of the process in the cost model, in microseconds.
+ * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleCalls() - the same of all threads of the
+ * process. gpuDoubleModeled() - return the time of all calls of the process in the cost model, in microseconds.
  */
 __attribute__((visibility("default"))) const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
+__attribute__((visibility("default"))) const char *gpuDoubleCalls(unsigned kind, uint64_t *count);
 __attribute__((visibility("default"))) uint64_t gpuDoubleModeled(void);
 
 const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count)
@@ -175,6 +183,18 @@ const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count)
 	pthread_mutex_unlock(&driver.lock);
 	if (name)
 		*count = thread_calls[kind];
+	return name;
+}
+
+const char *gpuDoubleCalls(unsigned kind, uint64_t *count)
+{
+	const char *name;
+
+	pthread_mutex_lock(&driver.lock);
+	name = kind < call_kinds ? calls[kind].name : NULL;
+	if (name)
+		*count = calls[kind].count;
+	pthread_mutex_unlock(&driver.lock);
 	return name;
 }
 
@@ -347,8 +367,8 @@ CUresult call_enter(const char *name, unsigned needs)
 		wait = (struct timespec){.tv_nsec = us * 1000};
 		nanosleep(&wait, NULL);
 	}
-	/* "Initialization", cuInit: any other function returns CUDA_ERROR_NOT_INITIALIZED before it. A child of fork()
-	 * has not called it, and cannot: the driver's threads and descriptors are its parent's. */
+	/* "Initialization", cuInit: any other function returns CUDA_ERROR_NOT_INITIALIZED before it. That a child of
+	 * fork() cannot call it is a choice: the driver's threads and descriptors are its parent's. */
 	if (!(needs & CALL_BEFORE_INIT) && driver.pid != getpid())
 		result = CUDA_ERROR_NOT_INITIALIZED;
 	else if (calls[call].fail_at && calls[call].count == calls[call].fail_at)
@@ -356,7 +376,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	/* "Data types used by CUDA driver", CUDA_ERROR_ILLEGAL_ADDRESS: any further work of the process returns the
 	 * same error, until the process ends. */
 	else if (driver.fault && !(needs & (CALL_AFTER_FAULT | CALL_BEFORE_INIT)))
-		result = driver.fault;
+		result = driver_failed();
 	else if (needs & CALL_CONTEXT && !context_current())
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	else if (needs & CALL_UNSAFE)
@@ -395,6 +415,7 @@ static void fork_in_child(void)
 	pthread_cond_init(&driver.changed, NULL);
 	driver.pid = 0;
 	driver.fault = CUDA_SUCCESS;
+	driver.copying = 0;
 	for (unsigned device = 0; device < DEVICES_MAX; device++) {
 		driver.contexts[device].active = false;
 		driver.contexts[device].retained = 0;
@@ -529,7 +550,7 @@ CUresult cuGetErrorString(CUresult error, const char **text)
 
 /*
  * "Driver Entry Point Access", cuGetProcAddress: the newest version of a function that the caller's CUDA version knows.
- * There is one version of each here, that of the headers.
+ * There is one version of each here, that of the headers. For an unknown function the result is success, and NULL.
  */
 CUresult cuGetProcAddress(
 	const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
@@ -551,5 +572,5 @@ CUresult cuGetProcAddress(
 	}
 	if (status)
 		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS;
 }

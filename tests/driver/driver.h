@@ -76,8 +76,9 @@ struct context {
 struct driver {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	pid_t pid;      /* the process that called cuInit(); 0: none */
-	CUresult fault; /* sticky */
+	pid_t pid;        /* the process that called cuInit(); 0: none */
+	CUresult fault;   /* sticky */
+	unsigned copying; /* pieces of copies that are being copied, without the lock */
 	struct context contexts[DEVICES_MAX];
 };
 extern struct driver driver;
@@ -91,6 +92,11 @@ CUresult call_enter(const char *name, unsigned needs);
 CUresult call_leave(CUresult result);
 /* driver_fault() - queued work did something illegal: all later work is dropped, all later calls return `error`. */
 void driver_fault(CUresult error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/*
+ * driver_failed() - return the fault, if any. By then no copy runs any more: a program that knows of the fault may unmap
+ * host memory, which the driver would have kept pinned.
+ */
+CUresult driver_failed(void);
 /* driver_fault_chance() - call driver_fault() for about one of settings.faults operations. */
 void driver_fault_chance(void);
 /* driver_undefined() - print what the documentation declares undefined, and abort. */
@@ -191,6 +197,7 @@ struct operation {
 	enum operation_kind kind;
 	struct dependency *after; /* work of other streams that must end first: the default stream's rules */
 	unsigned after_count;
+	struct dependency launched; /* in a graph: the end of its launch before; stream NULL: none */
 	CUdeviceptr to, from;
 	void *staged; /* OP_COPY: the bytes of pageable memory; OP_LAUNCH: the arguments */
 	uint64_t bytes, value;

@@ -198,12 +198,13 @@ CUresult cuEventSynchronize(CUevent handle)
 	record = atomic_load(&event->state->recorded);
 	while (!event_reached(event, record) && !driver.fault)
 		driver_poll(&round);
-	return call_leave(driver.fault);
+	return call_leave(driver_failed());
 }
 
 /*
  * "Stream Management", cuStreamWaitEvent: for the most recent record at the time of the call; the stream may belong to
- * another context. An event that was recorded in a capture makes the stream part of that capture.
+ * another context. An event that was recorded in a capture makes the stream part of that capture. The flag for external
+ * events is only for captures; such a wait is not modeled, and refused.
  */
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags)
 {
@@ -218,7 +219,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flag
 	result = event ? stream_of(stream_handle, &stream) : CUDA_ERROR_INVALID_HANDLE;
 	if (result != CUDA_SUCCESS)
 		return call_leave(result);
-	if (flags & ~1u)
+	if (flags & ~1u || (flags & CU_EVENT_WAIT_EXTERNAL && !stream->capture))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	if (event_gone(event))
 		return call_leave(CUDA_ERROR_INVALID_HANDLE);

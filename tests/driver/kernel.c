@@ -27,8 +27,11 @@ static const struct {
 };
 
 struct module {
+	struct module *next;
 	bool loaded;
 };
+
+static struct module *modules; /* never freed, so that a stale handle is recognized */
 
 static pthread_mutex_t emulator = PTHREAD_MUTEX_INITIALIZER; /* it runs one kernel at a time */
 static struct sigaction before[2];
@@ -102,22 +105,29 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	if (!made)
 		return call_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	made->loaded = true;
+	made->next = modules;
+	modules = made;
 	*module = (CUmodule)(void *)made;
 	return call_leave(CUDA_SUCCESS);
 }
 
-/* "Module Management", cuModuleUnload: a module that was unloaded is CUDA_ERROR_INVALID_HANDLE. */
+/* module_of() - check a handle. "Module Management", cuModuleUnload: its later use is undefined. */
+static struct module *module_of(CUmodule handle)
+{
+	for (struct module *module = modules; module; module = module->next)
+		if ((CUmodule)(void *)module == handle && module->loaded)
+			return module;
+	driver_undefined("a module that is not loaded is used");
+}
+
+/* "Module Management", cuModuleUnload. */
 CUresult cuModuleUnload(CUmodule handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
-	struct module *module = (struct module *)(void *)handle;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!module || !module->loaded)
-		return call_leave(CUDA_ERROR_INVALID_HANDLE);
-	module->loaded = false;
-	free(module);
+	module_of(handle)->loaded = false;
 	return call_leave(CUDA_SUCCESS);
 }
 
@@ -130,8 +140,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 		return result;
 	if (!function || !name)
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!module)
-		return call_leave(CUDA_ERROR_INVALID_HANDLE);
+	module_of(module);
 	for (int i = 0; i < GPU_KERNEL_KINDS; i++)
 		if (strcmp(kernels[i].name, name) == 0) {
 			*function = (CUfunction)(uintptr_t)&kernels[i];
@@ -141,8 +150,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 }
 
 /*
- * "Execution Control", cuLaunchKernel: dimensions from 1, at most 1024 threads in a block; up to 48 KiB of dynamic
- * shared memory, unless an attribute of the function allows more; arguments are copied before the call returns.
+ * "Execution Control", cuLaunchKernel: arguments are copied; `extra` instead of them is not modeled, and refused. The
+ * errors for dimensions that the device does not support (a thread at least, at most 1024 in a block), and for more than
+ * 48 KiB of dynamic shared memory without the attribute of the function that allows it, are choices.
  */
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
 	unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream handle, void **parameters, void **extra)

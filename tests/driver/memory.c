@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -194,8 +195,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 }
 
 /*
- * "Virtual Memory Management", cuMemRelease: memory lives until all handles are released and all mappings undone. A
- * handle that has been released is invalid, unless its number is in use again.
+ * "Virtual Memory Management", cuMemRelease: memory lives until all handles are released and all mappings undone. The
+ * behavior for a handle that is invalid, as after its release, is undefined; its number may be in use again.
  */
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
@@ -206,7 +207,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 		return result;
 	found = handle_find(handle);
 	if (!found)
-		return call_leave(CUDA_ERROR_INVALID_VALUE);
+		driver_undefined("cuMemRelease of handle %#llx, which is invalid", (unsigned long long)handle);
 	memory = *found;
 	*found = NULL;
 	memory->handles--;
@@ -356,9 +357,10 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 }
 
 /*
- * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two, and the size a
- * multiple of the granularity, as for everything that will be mapped there. The meaning of an alignment of 0 is not
- * documented: the setting `aligned` determines it.
+ * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two; address and size
+ * are multiples of the host's page size. That the size must also be a multiple of the granularity, as everything that is
+ * mapped there, is a choice. The meaning of an alignment of 0
+ * is not documented: the setting `aligned` determines it.
  */
 CUresult cuMemAddressReserve(
 	CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
@@ -368,7 +370,8 @@ CUresult cuMemAddressReserve(
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!at || !bytes || bytes % settings.granularity || flags || alignment & (alignment - 1))
+	if (!at || !bytes || bytes % settings.granularity || flags || alignment & (alignment - 1) ||
+		wanted % (CUdeviceptr)sysconf(_SC_PAGESIZE))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	result = reserve(bytes, alignment, wanted, &made);
 	if (result == CUDA_SUCCESS)
@@ -389,8 +392,8 @@ static void unreserve(struct reservation *reservation)
 }
 
 /*
- * "Virtual Memory Management", cuMemAddressFree: address and size are those of the reservation; a range that is still
- * mapped cannot be freed.
+ * "Virtual Memory Management", cuMemAddressFree: address and size are those of the reservation. That a range which is
+ * still mapped cannot be freed is a choice: the documentation does not mention it.
  */
 CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
 {
@@ -443,8 +446,8 @@ static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memo
 
 /*
  * "Virtual Memory Management", cuMemMap: offset and flags are 0; address and size are multiples of the granularity; the
- * range is in one reservation and not mapped. Here the size must also be the handle's: the documentation does not
- * mention a part, and other projects report failures. The mapping starts without access.
+ * range is in one reservation and not mapped. The documentation permits a size below the handle's; here it must be the
+ * handle's, since others report failures. The mapping starts without access.
  */
 CUresult cuMemMap(
 	CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -507,12 +510,13 @@ static CUresult wait_for_all(void)
 	for (unsigned device = 0; device < settings.devices; device++)
 		if (driver.contexts[device].active)
 			context_wait(&driver.contexts[device]);
-	return driver.fault;
+	return driver_failed();
 }
 
 /*
- * "Virtual Memory Management", cuMemUnmap: the range consists of whole mappings, possibly of several. It acts at once:
- * queued work that still uses the range faults. The setting unmap_waits makes it wait instead.
+ * "Virtual Memory Management", cuMemUnmap: the range is the whole range of a mapping. That it may consist of several
+ * mappings is a choice. The documentation calls the call synchronous for most uses, but not what it waits for: here it
+ * acts at once, and queued work that still uses the range faults; the setting unmap_waits makes it wait instead.
  */
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
@@ -554,7 +558,8 @@ static void mapping_access(struct mapping *mapping, int device, unsigned access)
 /*
  * "Virtual Memory Management", cuMemSetAccess: the range is fully mapped and contains all of each allocation that was
  * mapped there. The behavior for a part of an allocation is not documented; the setting `partial` permits it. A device
- * other than the memory's must be its peer, else CUDA_ERROR_INVALID_DEVICE.
+ * other than the memory's must be its peer, else CUDA_ERROR_INVALID_DEVICE; the documentation lists this error without
+ * its cause. As cuMemUnmap() for what it waits for.
  */
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *descriptors, size_t count)
 {
@@ -732,7 +737,10 @@ CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 	return call_leave(memory_block_make(context_current()->device, bytes, at));
 }
 
-/* "Memory Management", cuMemFree: an address that cuMemAlloc returned. It waits for all work, as the driver does. */
+/*
+ * "Memory Management", cuMemFree: an address that cuMemAlloc returned. The documentation permits it to wait for work;
+ * here it waits for all work.
+ */
 CUresult cuMemFree(CUdeviceptr at)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT | CALL_UNSAFE);
@@ -743,9 +751,30 @@ CUresult cuMemFree(CUdeviceptr at)
 	return call_leave(memory_block_free(at));
 }
 
+/* memory_is_writable() - return true if all of a range of the process is mapped and writable. */
+static bool memory_is_writable(uintptr_t at, uint64_t bytes)
+{
+	unsigned long begin, end;
+	uintptr_t reached = at;
+	char writable, line[512];
+	FILE *maps = fopen("/proc/self/maps", "re");
+
+	while (maps && reached < at + bytes && fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%lx-%lx %*c%c", &begin, &end, &writable) != 3 || end <= reached)
+			continue;
+		if (begin > reached || writable != 'w')
+			break;
+		reached = end;
+	}
+	if (maps)
+		fclose(maps);
+	return !maps || reached >= at + bytes;
+}
+
 /*
- * "Memory Management", cuMemHostRegister: flags are known ones; memory that overlaps registered memory is
- * CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED; it must exist and be writable.
+ * "Memory Management", cuMemHostRegister: flags are known ones, of which two are modeled; memory that overlaps registered
+ * memory is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. It must be writable, unless a flag says that devices only read it.
+ * The documentation does not name the error; that it must exist is implied.
  */
 CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 {
@@ -761,7 +790,7 @@ CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 	for (registration = registrations; registration; registration = registration->next)
 		if (byte < registration->at + registration->bytes && registration->at < byte + bytes)
 			return call_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	if (memory_is_device((uintptr_t)at))
+	if (memory_is_device((uintptr_t)at) || !memory_is_writable((uintptr_t)at, bytes))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	/* An address on the device of its own, unless the attribute permits that of the host. */
 	alias = settings.host_alias ? mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)

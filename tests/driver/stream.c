@@ -103,9 +103,13 @@ static bool copy_run(int device, CUdeviceptr to, CUdeviceptr from, uint64_t byte
 			}
 			source = place ? place : source;
 		}
+		driver.copying++;
 		pthread_mutex_unlock(&driver.lock);
 		memmove(target, source, left);
 		pthread_mutex_lock(&driver.lock);
+		driver.copying--;
+		if (driver.fault)
+			pthread_cond_broadcast(&driver.changed);
 		memory_unhold(held_to);
 		memory_unhold(held_from);
 		to += left;
@@ -215,7 +219,7 @@ static bool may_begin(const struct operation *operation)
 	for (unsigned i = 0; i < operation->after_count; i++)
 		if (operation->after[i].stream->done < operation->after[i].number)
 			return false;
-	return true;
+	return !operation->launched.stream || operation->launched.stream->done >= operation->launched.number;
 }
 
 /*
@@ -389,7 +393,7 @@ CUresult stream_wait(struct stream *stream, uint64_t number)
 {
 	while (stream->done < number && !driver.fault)
 		pthread_cond_wait(&driver.changed, &driver.lock);
-	return driver.fault;
+	return driver_failed();
 }
 
 CUresult context_wait(struct context *context)
@@ -397,7 +401,7 @@ CUresult context_wait(struct context *context)
 	for (struct stream *stream = streams; stream; stream = stream->next)
 		if (stream->context == context && stream->generation == context->generation)
 			stream_wait(stream, stream->issued);
-	return driver.fault;
+	return driver_failed();
 }
 
 void streams_end(struct context *context)
@@ -458,7 +462,10 @@ CUresult cuStreamDestroy(CUstream handle)
 	return call_leave(result);
 }
 
-/* "Stream Management", cuStreamSynchronize: not while the stream is captured, which becomes invalid. */
+/*
+ * "Stream Management", cuStreamSynchronize: not while the stream is captured, which then becomes invalid (CUDA programming
+ * guide, stream capture).
+ */
 CUresult cuStreamSynchronize(CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -478,7 +485,10 @@ CUresult cuStreamSynchronize(CUstream handle)
 	return call_leave(stream_wait(stream, stream->issued));
 }
 
-/* "Stream Management", cuStreamQuery: CUDA_ERROR_NOT_READY while work is left; not while the stream is captured. */
+/*
+ * "Stream Management", cuStreamQuery: CUDA_ERROR_NOT_READY while work is left; not while the stream is captured, as
+ * cuStreamSynchronize().
+ */
 CUresult cuStreamQuery(CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -491,10 +501,14 @@ CUresult cuStreamQuery(CUstream handle)
 		return call_leave(result);
 	if (stream->capture)
 		return call_leave(capture_break(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+	if (stream == stream->context->legacy)
+		result = capture_implicit(stream->context);
+	if (result != CUDA_SUCCESS)
+		return call_leave(result);
 	return call_leave(stream->done < stream->issued ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
-/* "Stream Management", cuStreamGetCtx. */
+/* "Stream Management", cuStreamGetCtx: of a default stream, the current context. An invalid stream is undefined use. */
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -574,7 +588,10 @@ static CUresult copy_now(CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
 	return result == CUDA_SUCCESS ? stream_wait(stream, stream->issued) : result;
 }
 
-/* "Memory Management", cuMemcpyHtoD: in the default stream, and complete at the return. */
+/*
+ * "Memory Management", cuMemcpyHtoD, and "API synchronization behavior": in the default stream. Here it is complete at
+ * the return, also from pageable memory, where the documentation permits that only the staging is.
+ */
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -582,7 +599,7 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
 	return result != CUDA_SUCCESS ? result : call_leave(copy_now(to, (uintptr_t)from, bytes));
 }
 
-/* "Memory Management", cuMemcpyDtoH: in the default stream, and complete at the return. */
+/* "Memory Management", cuMemcpyDtoH, and "API synchronization behavior": in the default stream, complete at the return. */
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -637,14 +654,17 @@ static CUresult word(enum operation_kind kind, CUstream handle, CUdeviceptr at, 
 	return stream_issue(stream, &operation);
 }
 
-/* "Stream Memory Operations", cuStreamWriteValue64: no flags but the omission of the barrier. */
+/*
+ * "Stream Memory Operations", cuStreamWriteValue64: this version of the function does not support the flag that omits the
+ * barrier, which is the only other one. The documentation does not name the error.
+ */
 CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr at, cuuint64_t value, unsigned flags)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+	if (flags != CU_STREAM_WRITE_VALUE_DEFAULT)
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
 	return call_leave(word(OP_WRITE, handle, at, value, flags));
 }

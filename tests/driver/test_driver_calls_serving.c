@@ -455,6 +455,46 @@ static void test_adapters(void **state)
 	assert_int_equal(engine_adapters_end(), 0);
 }
 
+/* An adapter of one page, which the loader thread expands with a kernel. */
+static void test_adapters_int8(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+	struct gpool_lora *lora;
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id;
+
+	(void)state;
+	worker_open(steady);
+	if (!(worker->capabilities & GPU_CAP_KERNELS))
+		skip();
+	engine_adapters_begin();
+	engine_adapter(16, SAFETENSORS_F32);
+	snprintf(path, sizeof(path), "%s/0", engine_folder);
+	options.element = GPOOL_LORA_BF16;
+	options.load_threads = 1;
+	options.cache_dir = engine_folder;
+	options.flags = GPOOL_LORA_INT8;
+	options.rebalance_ms = UINT32_MAX;
+	assert_int_equal(gpool_lora_create(worker, &options, &lora), 0);
+	assert_int_equal(gpool_lora_register(lora, "a", path, &id, why), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	AWAIT(gpool_lora_stats(lora, &stats) == 0 && stats.cold_bytes > 0);
+	for (int i = 0; i < 4; i++) { /* until all events of the thread's stream exist */
+		assert_int_equal(gpool_lora_release(lora, id, none), 0);
+		assert_int_equal(gpool_lora_unload(lora, id), 0);
+		assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	}
+	assert_int_equal(gpool_lora_release(lora, id, none), 0);
+	assert_int_equal(gpool_lora_unload(lora, id), 0);
+	CALLS_ALL(gpool_lora_acquire(lora, id, -1), "an adapter of one page in int8 is loaded from a cold file",
+		"cuEventRecord, cuLaunchKernel, cuMemSetAccess 2, cuMemcpyAsync, cuMemsetD32Async, "
+		"cuStreamIsCapturing 4, cuStreamWriteValue64, 7 frames");
+	assert_int_equal(gpool_lora_release(lora, id, none), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	assert_int_equal(engine_adapters_end(), 0);
+}
+
 static int engine_stop(void **state)
 {
 	int error;
@@ -571,6 +611,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_kv_prefix_own, kv_stop),
 		cmocka_unit_test_teardown(test_kv_group, kv_stop),
 		cmocka_unit_test_teardown(test_adapters, kv_stop),
+		cmocka_unit_test_teardown(test_adapters_int8, kv_stop),
 		cmocka_unit_test_teardown(test_batches, engine_stop),
 		cmocka_unit_test_teardown(test_scheduler, engine_stop),
 	};

@@ -134,7 +134,6 @@ static void test_memory_is_created_in_whole_granules(void **state)
 	REFUSED(OUT_OF_MEMORY, cuMemCreate(&handle, 16ull << 30, &wanted, 0));
 	OK(cuMemCreate(&handle, PAGE, &wanted, 0));
 	OK(cuMemRelease(handle));
-	REFUSED(INVALID_VALUE, cuMemRelease(handle));
 }
 
 static void test_memory_is_mapped_whole_and_once(void **state)
@@ -145,6 +144,7 @@ static void test_memory_is_mapped_whole_and_once(void **state)
 	(void)state;
 	REFUSED(INVALID_VALUE, cuMemAddressReserve(&at, 4 * PAGE, 3, 0, 0));
 	REFUSED(INVALID_VALUE, cuMemAddressReserve(&at, 4 * PAGE + 1, 0, 0, 0));
+	REFUSED(INVALID_VALUE, cuMemAddressReserve(&at, 4 * PAGE, 0, (4ull << 40) + 512, 0));
 	OK(cuMemAddressReserve(&at, 4 * PAGE, 0, 0, 0));
 	REFUSED(INVALID_VALUE, cuMemMap(at, PAGE, 0, handle, 0));    /* a part */
 	REFUSED(INVALID_VALUE, cuMemMap(at, PAGE, PAGE, handle, 0)); /* an offset */
@@ -295,7 +295,38 @@ static int fails_during_a_copy(void)
 	return 0;
 }
 
-static int init_status, chance_status, demand_status, copy_status; /* of children that run before the first case */
+static int releases_twice(void)
+{
+	CUmemGenericAllocationHandle handle;
+
+	setup(NULL);
+	handle = create(PAGE);
+	OK(cuMemRelease(handle));
+	cuMemRelease(handle);
+	return 0;
+}
+
+static int unloads_twice(void)
+{
+	static const uint32_t image = 0xba55ed50;
+	CUmodule module;
+
+	setup(NULL);
+	OK(cuModuleLoadData(&module, &image));
+	OK(cuModuleUnload(module));
+	cuModuleUnload(module);
+	return 0;
+}
+
+/* of children that run before the first case */
+static int init_status, chance_status, demand_status, copy_status, release_status, unload_status;
+
+static void test_undefined_use_ends_the_program(void **state)
+{
+	(void)state;
+	assert_true(WIFSIGNALED(release_status) && WTERMSIG(release_status) == SIGABRT);
+	assert_true(WIFSIGNALED(unload_status) && WTERMSIG(unload_status) == SIGABRT);
+}
 
 static void test_init_fails_if_asked_for(void **state)
 {
@@ -438,10 +469,114 @@ static void test_a_capture_refuses_what_would_wait(void **state)
 	REFUSED(STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
 	OK(cuStreamIsCapturing(other, &status));
 	assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
+	REFUSED(CAPTURED_EVENT, cuStreamWaitEvent(other, event, 0)); /* the capture has ended */
+	OK(cuStreamIsCapturing(other, &status));
+	assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
+	OK(cuEventRecord(event, stream));
+	REFUSED(INVALID_VALUE, cuStreamWaitEvent(other, event, CU_EVENT_WAIT_EXTERNAL)); /* not in a capture */
+	OK(cuStreamWaitEvent(other, event, 0));
 	OK(cuMemUnmap(page, PAGE));
 	OK(cuMemAddressFree(page, PAGE));
 	OK(cuStreamDestroy(other));
 	OK(cuStreamDestroy(stream));
+}
+
+/* The legacy stream would wait for blocking streams, so it cannot be used while one is captured, in whatever mode. */
+static void test_the_legacy_stream_waits_for_no_capture(void **state)
+{
+	CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED};
+	CUstreamCaptureStatus status;
+	CUdeviceptr page = mapped();
+	CUstream blocking, other;
+	CUgraph graph;
+
+	(void)state;
+	OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+	OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 2; i++) {
+		OK(cuStreamBeginCapture(other, modes[i]));
+		OK(cuMemsetD32Async(page, 0, 4, CU_STREAM_LEGACY));
+		OK(cuStreamQuery(CU_STREAM_PER_THREAD));
+		OK(cuStreamEndCapture(other, &graph));
+		OK(cuGraphDestroy(graph));
+		OK(cuStreamBeginCapture(blocking, modes[i]));
+		REFUSED(STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(CU_STREAM_LEGACY, &status));
+		OK(cuStreamIsCapturing(blocking, &status));
+		assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE); /* a query of the status does not matter */
+		REFUSED(STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(page, 0, 4, CU_STREAM_LEGACY));
+		REFUSED(STREAM_CAPTURE_IMPLICIT, cuStreamQuery(CU_STREAM_LEGACY));
+		REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+	}
+	OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+	OK(cuStreamDestroy(other));
+	OK(cuStreamDestroy(blocking));
+	pages_unmap(page, 1);
+}
+
+/* An executable graph runs once at a time, in whatever streams it is launched. */
+static void test_launches_of_a_graph_are_ordered(void **state)
+{
+	uint64_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CUdeviceptr page = mapped(), device;
+	CUstream first, second;
+	CUgraphExec exec;
+	CUgraph graph;
+
+	(void)state;
+	OK(cuMemHostRegister(word, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&device, word, 0));
+	OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	OK(cuMemsetD32Async(page, 0, 4, first));
+	OK(cuStreamEndCapture(first, &graph));
+	REFUSED(INVALID_VALUE, cuGraphInstantiateWithFlags(&exec, graph, 1 << 20));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuStreamWaitValue64(first, device, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	OK(cuGraphLaunch(exec, first));
+	OK(cuGraphLaunch(exec, second));
+	for (int i = 0; i < 1000; i++) {
+		REFUSED(NOT_READY, cuStreamQuery(second));
+		sched_yield();
+	}
+	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	OK(cuStreamSynchronize(second));
+	OK(cuStreamQuery(first));
+	OK(cuGraphExecDestroy(exec));
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamDestroy(first));
+	OK(cuStreamDestroy(second));
+	OK(cuMemHostUnregister(word));
+	munmap(word, 4096);
+	pages_unmap(page, 1);
+}
+
+static void test_an_unknown_function_has_no_address(void **state)
+{
+	CUdriverProcAddressQueryResult found;
+	void *function = &found;
+
+	(void)state;
+	OK(cuGetProcAddress("cuMemCreate", &function, CUDA_VERSION, 0, &found));
+	assert_true(function && found == CU_GET_PROC_ADDRESS_SUCCESS);
+	OK(cuGetProcAddress("cuMemNothing", &function, CUDA_VERSION, 0, &found));
+	assert_true(!function && found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+}
+
+static void test_host_memory_is_writable(void **state)
+{
+	char *memory = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned mapped_too = CU_MEMHOSTREGISTER_DEVICEMAP;
+
+	(void)state;
+	mprotect(memory + 4096, 4096, PROT_READ);
+	REFUSED(INVALID_VALUE, cuMemHostRegister(memory, 3 * 4096, mapped_too));
+	REFUSED(INVALID_VALUE, cuMemHostRegister(memory + 4096, 4096, mapped_too));
+	munmap(memory + 4096, 4096);
+	REFUSED(INVALID_VALUE, cuMemHostRegister(memory, 3 * 4096, mapped_too));
+	OK(cuMemHostRegister(memory, 4096, mapped_too));
+	OK(cuMemHostUnregister(memory));
+	munmap(memory, 3 * 4096);
 }
 
 /* After a fault, queued writes never run. This test is the last one, since a fault cannot be cleared. */
@@ -462,6 +597,7 @@ static void test_a_fault_is_sticky_and_drops_work(void **state)
 	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
 	REFUSED(INVALID_VALUE, cuStreamWriteValue64(stream, device + 4, 1, 0));
+	REFUSED(INVALID_VALUE, cuStreamWriteValue64(stream, device, 1, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
 	OK(cuStreamWriteValue64(stream, device, 1, 0));
 	OK(cuStreamSynchronize(stream));
 	assert_int_equal(*word, 1);
@@ -537,6 +673,7 @@ int main(void)
 		cmocka_unit_test(test_a_device_fails_by_chance),
 		cmocka_unit_test(test_a_device_fails_on_demand),
 		cmocka_unit_test(test_a_copy_ends_with_the_device),
+		cmocka_unit_test(test_undefined_use_ends_the_program),
 		cmocka_unit_test(test_memory_is_created_in_whole_granules),
 		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
 		cmocka_unit_test(test_access_is_set_on_whole_allocations),
@@ -546,6 +683,10 @@ int main(void)
 		cmocka_unit_test(test_events_keep_their_rules),
 		cmocka_unit_test(test_a_replay_writes_the_old_number),
 		cmocka_unit_test(test_a_capture_refuses_what_would_wait),
+		cmocka_unit_test(test_the_legacy_stream_waits_for_no_capture),
+		cmocka_unit_test(test_launches_of_a_graph_are_ordered),
+		cmocka_unit_test(test_an_unknown_function_has_no_address),
+		cmocka_unit_test(test_host_memory_is_writable),
 		cmocka_unit_test(test_calls_are_counted_for_each_thread),
 		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
 	};
@@ -559,6 +700,8 @@ int main(void)
 	chance_status = status_of(fails_by_chance);
 	demand_status = status_of(fails_on_demand);
 	copy_status = status_of(fails_during_a_copy);
+	release_status = status_of(releases_twice);
+	unload_status = status_of(unloads_twice);
 	failed = cmocka_run_group_tests(tests, setup, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	return system(command) || failed;

@@ -235,3 +235,13 @@ int cold_page_expand(const struct cold_file *file, uint32_t page, const void *fo
 		return refuse(reason, "cold file: page %u does not match its checksum", page);
 	return 0;
 }
+
+int cold_page_copy(const struct cold_file *file, uint32_t page, const void *form, void *copy, struct reason *reason)
+{
+	uint64_t bytes = cold_page_bytes(&file->layout, (enum cold_form)file->header->form, page);
+
+	memcpy(copy, form, bytes);
+	if (file->form_checksums && checksum_of(copy, bytes) != file->form_checksums[page])
+		return refuse(reason, "cold file: the form of page %u does not match its checksum", page);
+	return 0;
+}

@@ -73,8 +73,9 @@ static_assert(sizeof(struct cold_group) == 40, "a format of files");
 struct cold_file {
 	int fd; /* owned by the caller */
 	const struct cold_header *header;
-	const struct cold_group *groups;
-	const uint64_t *checksums; /* of the pages' images */
+	const struct cold_group *groups; /* NULL: the forms are not in a file */
+	const uint64_t *checksums;       /* of the pages' images */
+	const uint64_t *form_checksums;  /* of the pages' forms; NULL: none, and in a file each group has one */
 	struct adapter_layout layout;
 };
 
@@ -150,5 +151,18 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
  * [page_bytes]. Return: 0; -EINVAL, with a reason: the image does not match its checksum; -ENOMEM.
  */
 int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason);
+
+/* cold_forms_have_checksums() - Return: true if a form can be checked without expanding it. */
+static inline bool cold_forms_have_checksums(const struct cold_file *file)
+{
+	return file->groups || file->form_checksums;
+}
+
+/*
+ * cold_page_copy() - Copy the form of a page, for a caller that expands it by other means. form: as for
+ * cold_page_expand(). Without form_checksums, only cold_group_expand() has checked the form. The checksum of the image
+ * is not used. Return: 0; -EINVAL, with a reason: the copy does not match its checksum.
+ */
+int cold_page_copy(const struct cold_file *file, uint32_t page, const void *form, void *copy, struct reason *reason);
 
 #endif

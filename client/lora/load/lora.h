@@ -118,6 +118,7 @@ struct gpool_lora {
 	int cold_fd; /* descriptor of the folder; -1: none */
 	bool int8;   /* pages are rounded to int8 if the adapter's loss permits it */
 	bool private;
+	_Atomic bool cpu_expands; /* the kernel that expands int8 cannot be launched, as was logged */
 
 	pthread_mutex_t lock;
 	pthread_cond_t queued, loaded;

@@ -1,5 +1,7 @@
 /* part.c - make the images of pages from the fastest source. */
-#include "client/lora/load/load.h"
+#include "client/lora/load/sink.h"
+
+#include "client/lora/format/int8_form.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -33,63 +35,6 @@ int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_b
 	return error ? error : memory_have(&loader->stored, &loader->stored_bytes, stored_bytes);
 }
 
-/* ---- pages ---- */
-
-/* Writes images to pages. If the CPU cannot write to pages, the images go through the pages of the stage, in turn. */
-struct sink {
-	struct lora_loader *loader;
-	uint64_t base, page_bytes;
-	struct gpool_fence fences[LORA_STAGE_PAGES];
-	uint32_t count;
-};
-
-static struct sink sink_of(struct lora_loader *loader, const struct lora_load *load)
-{
-	return (struct sink){.loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes};
-}
-
-/* Return the address at which the image of a page is to be made, or NULL if the GPU failed. */
-static void *sink_image(struct sink *sink, uint32_t page)
-{
-	struct gpool *pool = sink->loader->lora->pool;
-	uint32_t turn = sink->count % LORA_STAGE_PAGES;
-
-	if (!sink->loader->stage)
-		return (void *)(uintptr_t)(sink->base + page * sink->page_bytes);
-	if (sink->count >= LORA_STAGE_PAGES && gpool_fence_wait(pool, sink->fences[turn], -1))
-		return NULL;
-	return sink->loader->stage + turn * sink->page_bytes;
-}
-
-static int sink_put(struct sink *sink, uint32_t page)
-{
-	struct gpool *pool = sink->loader->lora->pool;
-	uint32_t turn = sink->count % LORA_STAGE_PAGES;
-	int error;
-
-	if (!sink->loader->stage)
-		return 0;
-	error = gpool_copy(pool, sink->loader->stream, sink->base + page * sink->page_bytes,
-		(uintptr_t)(sink->loader->stage + turn * sink->page_bytes), sink->page_bytes);
-	if (!error)
-		error = gpool_fence_record(pool, sink->loader->stream, &sink->fences[turn]);
-	sink->count += !error;
-	return error;
-}
-
-/*
- * Wait until all images are written, even after an error: a late copy could overwrite the image of another source, read
- * a stage that is in use again, or write to a page that is no longer mapped, which is a fault. Return: the first error.
- */
-static int sink_end(struct sink *sink, int error)
-{
-	int late = sink->count
-		? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1)
-		: 0;
-
-	return error ? error : late;
-}
-
 /* ---- PEFT's files ---- */
 
 static int peft_open(struct lora_load *load)
@@ -107,22 +52,43 @@ static int peft_open(struct lora_load *load)
 	return error;
 }
 
-static int peft_page(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink,
+/* Make the form of a page in int8, which the GPU expands. Return: as sink_expand(). */
+static int peft_form(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink,
 	struct reason *reason)
 {
-	void *image = sink_image(sink, page);
-	int error = image ? convert_page(convert, page, image, reason) : -EIO;
+	const struct adapter_layout *layout = &load->adapter->layout;
+	uint64_t used = cold_page_bytes(layout, COLD_PLAIN, page);
+	void *form = sink_form(sink);
+	int error = form ? convert_page(convert, page, sink->loader->room, reason) : -EIO;
 
 	if (error)
 		return error;
-	adapter_page(load->adapter, page, image, load->adapter->form == COLD_INT8 ? sink->loader->room : NULL);
+	int8_form_make(sink->loader->room, (uint32_t)(used / ADAPTER_ROW_BYTES),
+		(enum adapter_element)layout->header->element, form);
+	return sink_expand(sink, page);
+}
+
+static int peft_page(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink,
+	struct reason *reason)
+{
+	bool int8 = load->adapter->form == COLD_INT8;
+	int error = int8 && sink_expands(sink) ? peft_form(load, convert, page, sink, reason) : 1;
+	void *image;
+
+	if (error <= 0)
+		return error;
+	image = sink_image(sink, page);
+	error = image ? convert_page(convert, page, image, reason) : -EIO;
+	if (error)
+		return error;
+	adapter_page(load->adapter, page, image, int8 ? sink->loader->room : NULL);
 	return sink_put(sink, page);
 }
 
 static int peft_part(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
-	struct sink sink = sink_of(loader, load);
+	struct sink sink = sink_begin(loader, load);
 	struct convert convert;
 	int error = convert_open(&load->files.peft, &load->adapter->layout, load->files.fds[1], &convert, reason);
 
@@ -138,12 +104,27 @@ static int peft_part(
 
 /* ---- forms, from cold files and copies ---- */
 
+/* Let the GPU expand a form in int8. Return: as sink_expand(); -EINVAL, with a reason. */
+static int form_expand(
+	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
+{
+	void *copy = sink_form(sink);
+	int error = copy ? cold_page_copy(file, page, form, copy, reason) : -EIO;
+
+	return error ? error : sink_expand(sink, page);
+}
+
 static int form_page(
 	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
 {
-	void *image = sink_image(sink, page);
-	int error = image ? cold_page_expand(file, page, form, image, reason) : -EIO;
+	bool by_gpu = file->header->form == COLD_INT8 && cold_forms_have_checksums(file) && sink_expands(sink);
+	int error = by_gpu ? form_expand(file, page, form, sink, reason) : 1;
+	void *image;
 
+	if (error <= 0)
+		return error;
+	image = sink_image(sink, page);
+	error = image ? cold_page_expand(file, page, form, image, reason) : -EIO;
 	return error ? error : sink_put(sink, page);
 }
 
@@ -253,7 +234,7 @@ int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32
 static int cold_part(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
-	struct sink sink = sink_of(loader, load);
+	struct sink sink = sink_begin(loader, load);
 	const void *forms;
 	int error = part->stored ? forms_of(loader, &load->cold, part->group, part->stored, &forms, reason)
 				 : group_forms(loader, &load->cold, part->group, &forms, reason);
@@ -286,7 +267,7 @@ static int warm_open(struct lora_load *load)
 static int warm_part(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
-	struct sink sink = sink_of(loader, load);
+	struct sink sink = sink_begin(loader, load);
 	int error = 0;
 
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)

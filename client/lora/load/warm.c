@@ -3,8 +3,10 @@
 
 #include "client/object/object.h"
 #include "client/core/pool.h"
+#include "shm/checksum.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- find ---- */
@@ -44,6 +46,7 @@ const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layou
 	copy->file.checksums = value_of(copy->object, "checksums", layout->header->pages * sizeof(uint64_t));
 	if (!copy->file.checksums)
 		return "it does not have one checksum for each page";
+	copy->file.form_checksums = value_of(copy->object, "form_checksums", layout->header->pages * sizeof(uint64_t));
 	if (gpool_object_address(copy->object, 0, &address, &bytes) || bytes < forms_bytes(copy))
 		return "it has fewer pages than its layout needs";
 	copy->forms = (uint8_t *)(uintptr_t)address;
@@ -124,6 +127,26 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	return error;
 }
 
+/* Set the checksums with which a form in int8 is checked before a GPU expands it. */
+static int form_checksums_set(const struct warm_copy *copy)
+{
+	uint32_t pages = copy->file.layout.header->pages;
+	uint64_t *checksums;
+	int error;
+
+	if (copy->header.form != COLD_INT8)
+		return 0;
+	checksums = calloc(pages, sizeof(*checksums));
+	if (!checksums)
+		return -ENOMEM;
+	for (uint32_t page = 0; page < pages; page++)
+		checksums[page] =
+			checksum_of(warm_form(copy, page), cold_page_bytes(&copy->file.layout, COLD_INT8, page));
+	error = gpool_object_set(copy->object, "form_checksums", checksums, pages * sizeof(*checksums));
+	free(checksums);
+	return error;
+}
+
 int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums)
 {
 	const struct adapter_layout_header *layout = copy->file.layout.header;
@@ -134,6 +157,8 @@ int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *chec
 		error = gpool_object_set(copy->object, "form", &copy->header.form, sizeof(copy->header.form));
 	if (!error)
 		error = gpool_object_set(copy->object, "checksums", checksums, layout->pages * sizeof(*checksums));
+	if (!error)
+		error = form_checksums_set(copy);
 	if (!error)
 		error = gpool_object_set(copy->object, "name", label, strlen(label));
 	if (!error)

@@ -8,11 +8,12 @@
  *   "layout"     the adapter's layout, with the page size of the GPU pool
  *   "form"       uint32_t: enum cold_form
  *   "checksums"  uint64_t[pages]: XXH3 64 of the expanded image of each page
+ *   "form_checksums"  the same of the form of each page, if it is in int8; without it, the CPU expands the forms
  *   "name"       the publisher's name of the adapter, for display
  *
  * The name of the object is a hash of its sources (format/adapter.c). A publisher in the same trust domain may have
  * published other content under this name. Sizes and layout are therefore checked when the copy is opened, and the
- * image of each page when it is made.
+ * image of each page, or the form that the GPU expands, when it is made.
  */
 #ifndef GPOOL_CLIENT_LORA_WARM_H
 #define GPOOL_CLIENT_LORA_WARM_H
@@ -28,7 +29,7 @@ struct warm_copy {
 	struct gpool_object *object; /* NULL: none */
 	uint8_t *forms;              /* read-only after it is published */
 	struct cold_header header;
-	struct cold_file file; /* form, checksums and layout for cold_page_expand(); without groups */
+	struct cold_file file; /* form, checksums and layout; without groups */
 	uint64_t version;      /* version of the object that was found, valid or not */
 };
 
@@ -81,7 +82,8 @@ void warm_close(struct warm_copy *copy);
 int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form,
 	bool private, uint64_t over, struct warm_copy *copy);
 /*
- * warm_publish() - Publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages].
+ * warm_publish() - Publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages], of
+ * the images. The checksums of forms in int8 are computed here.
  * Return: 0; -ESTALE: another engine was first; or as gpool_object_publish().
  */
 int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums);

@@ -311,7 +311,7 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **func
 	CUresult error = cuGetProcAddress(symbol, function, (int)version, flags, NULL);
 
 	/* "Driver Entry Point Access": callers test the function, not the result. */
-	if (error == CUDA_ERROR_NOT_FOUND)
+	if (error == CUDA_SUCCESS && !*function)
 		*function = (void *)unsupported;
 	if (found)
 		*found = cudaDriverEntryPointSuccess;

@@ -1,0 +1,444 @@
+/*
+ * test_client_lora_int8.c - adapters in int8 whose pages the CPU cannot write, so that a kernel expands them.
+ *
+ * Goal: the pages are equal, byte for byte, to those that the CPU expands, whatever the source of the load. Each page
+ * is expanded by one launch. If a launch fails, or no page of device memory is free for the forms, the CPU expands the
+ * pages; the former is logged once. Damaged copies are refused. A device failure ends the load with an error.
+ *
+ * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. All bytes of all
+ * pages are compared.
+ *
+ * Requirements: L5.
+ */
+#include "client/core/pool.h"
+#include "client/lora/load/lora.h"
+#include "client/object/object.h"
+#include "cuda/gpu_private.h"
+#include "tests/integration/lora_engine.h"
+#include "tests/lib/unwatched.h"
+
+enum {
+	RANK = 48,
+};
+
+static const char *const arguments[] = {"--pool", POOL, "--pool",
+	"name=warm,backend=host,size=32MiB,page_size=1MiB,reserved=0", QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static struct gpool *worker, *warm;
+static uint8_t *expected; /* the pages that the CPU has expanded */
+static uint64_t expected_bytes;
+static _Atomic uint32_t logged;
+static uint32_t capabilities;
+
+static void on_log(void *context, int level, const char *text)
+{
+	(void)context;
+	(void)level;
+	atomic_fetch_add(&logged, strstr(text, "the CPU expands adapters in int8") != NULL);
+}
+
+/* ---- adapters ---- */
+
+/* Write an adapter of several parts and pages, the last of which is not full. */
+static void adapter_make(void)
+{
+	static const struct rig_module modules[] = {
+		{"model.layers.0.q", RANK, 4096, 4096, SAFETENSORS_BF16},
+		{"model.layers.1.q", RANK, 4096, 4096, SAFETENSORS_BF16},
+		{"lm_head", 5, 2048, 640, SAFETENSORS_F32},
+	};
+
+	engine_adapter_of(modules, 3);
+}
+
+static void worker_open(void)
+{
+	struct gpool_options options = harness_options(&harness);
+
+	options.pool = "p0";
+	options.magazine = 1;
+	options.log = on_log;
+	assert_int_equal(gpool_open(&options, &worker), 0);
+	/* Loads that the waiting thread makes would write directly to pages. */
+	capabilities = worker->capabilities;
+	worker->capabilities &= ~(uint32_t)GPU_CAP_HOST_POINTER;
+}
+
+static void worker_close(void)
+{
+	worker->capabilities = capabilities;
+	gpool_close(worker);
+	worker = NULL;
+}
+
+static struct gpool_lora *opened(struct gpool *its_warm, const char *cache_dir)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+
+	options.element = GPOOL_LORA_BF16;
+	options.warm = its_warm;
+	options.cache_dir = cache_dir;
+	options.flags = GPOOL_LORA_INT8;
+	options.load_threads = 2;
+	options.rebalance_ms = UINT32_MAX;
+	assert_int_equal(gpool_lora_create(worker, &options, &made), 0);
+	return made;
+}
+
+static uint32_t registered(struct gpool_lora *in)
+{
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id;
+
+	snprintf(path, sizeof(path), "%s/0", engine_folder);
+	if (gpool_lora_register(in, "a", path, &id, why))
+		fail_msg("%s", why);
+	return id;
+}
+
+static struct gpool_lora_info info_of(struct gpool_lora *in, uint32_t id)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(in, id, &info), 0);
+	return info;
+}
+
+static struct gpool_lora_stats stats_of(struct gpool_lora *in)
+{
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(gpool_lora_stats(in, &stats), 0);
+	return stats;
+}
+
+static uint64_t launches(void)
+{
+	return gpu_calls(worker->gpu, GPU_CALL_LAUNCH);
+}
+
+/* Compare the pages of an acquired adapter with the expected ones; with the first adapter, store them. */
+UNWATCHED static bool is_expected(struct gpool_lora *in, uint32_t id)
+{
+	const uint8_t *pages = (const uint8_t *)(uintptr_t)in->entries[id]->base;
+
+	if (!expected) {
+		expected_bytes = info_of(in, id).pages * gpool_page_bytes(worker);
+		expected = malloc(expected_bytes);
+		assert_non_null(expected);
+		memcpy(expected, pages, expected_bytes);
+	}
+	return info_of(in, id).pages * gpool_page_bytes(worker) == expected_bytes &&
+		!memcmp(pages, expected, expected_bytes);
+}
+
+/* Load the adapter, compare it, and unload it. Return the error of the load. */
+static int loaded(struct gpool_lora *in, uint32_t id)
+{
+	int error = gpool_lora_acquire(in, id, -1);
+
+	if (error)
+		return error;
+	assert_true(is_expected(in, id));
+	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_unload(in, id), 0);
+	return 0;
+}
+
+/* ---- fixture ---- */
+
+static bool started;
+
+static int engine_stop(void **state)
+{
+	if (!started) /* skipped */
+		return 0;
+	started = false;
+	free(expected);
+	expected = NULL;
+	if (worker)
+		worker_close();
+	gpool_close(warm);
+	warm = NULL;
+	return engine_adapters_end() | stop(state);
+}
+
+/* Return the path of a folder for cold files. */
+static const char *folder(const char *name)
+{
+	static char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", engine_folder, name);
+	mkdir(path, 0700);
+	return path;
+}
+
+/* Start with the pages that the CPU expands. */
+static void engine_start(void)
+{
+	struct gpool_lora *lora;
+	uint32_t id;
+
+	start(arguments);
+	started = true;
+	atomic_store(&logged, 0);
+	engine_adapters_begin();
+	adapter_make();
+	warm = open_as(0, "warm", NULL);
+	worker_open();
+	if (!(worker->capabilities & GPU_CAP_KERNELS)) {
+		printf("the build has no GPU kernels\n");
+		engine_stop(NULL);
+		skip();
+	}
+	worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
+	lora = opened(NULL, folder("by_cpu"));
+	id = registered(lora);
+	assert_int_equal(loaded(lora, id), 0);
+	assert_int_equal(loaded(lora, id), 0);
+	assert_int_equal(launches(), 0);
+	assert_int_equal(atomic_exchange(&logged, 0), 1);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	worker->capabilities |= GPU_CAP_KERNELS;
+}
+
+/* ---- sources ---- */
+
+static void test_every_source(void **state)
+{
+	struct gpool_lora *in_memory, *on_disk;
+	uint64_t before;
+	uint32_t ids[2], pages;
+
+	(void)state;
+	engine_start();
+	in_memory = opened(warm, NULL);
+	on_disk = opened(NULL, folder("kept"));
+	ids[0] = registered(in_memory);
+	ids[1] = registered(on_disk);
+	before = launches();
+	assert_int_equal(loaded(in_memory, ids[0]), 0);
+	pages = (uint32_t)(expected_bytes / gpool_page_bytes(worker));
+	assert_true(pages >= 4);
+	assert_int_equal(launches() - before, pages);
+	AWAIT(stats_of(in_memory).warm_made == 1);
+	assert_int_equal(loaded(in_memory, ids[0]), 0);
+	assert_int_equal(info_of(in_memory, ids[0]).from_warm, 1);
+	assert_int_equal(launches() - before, 2 * pages);
+	assert_int_equal(loaded(on_disk, ids[1]), 0);
+	AWAIT(stats_of(on_disk).cold_bytes > 0);
+	assert_int_equal(loaded(on_disk, ids[1]), 0);
+	assert_int_equal(info_of(on_disk, ids[1]).from_cold, 1);
+	assert_int_equal(launches() - before, 4 * pages);
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_int_equal(stats_of(in_memory).refused + stats_of(on_disk).refused, 0);
+	assert_int_equal(gpool_lora_destroy(on_disk), 0);
+	assert_int_equal(gpool_lora_destroy(in_memory), 0);
+}
+
+/* ---- damaged copies ---- */
+
+enum forgery { FORGED_CODE, FORGED_SCALE, FORGED_CHECKSUM, WITHOUT_CHECKSUMS };
+
+/* Read the copy, change it, and publish it in place of the original. */
+static void forge(enum forgery forgery)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object_info info = {.size = sizeof(info)};
+	struct gpool *publisher = open_as(0, "warm", NULL);
+	struct gpool_object *object, *forged;
+	uint64_t from, bytes, to, length, version;
+	uint32_t cursor = 0, index;
+	const char *key;
+	const void *value;
+	size_t value_bytes;
+
+	assert_int_equal(gpool_object_next(publisher, &cursor, &info), 0);
+	assert_int_equal(gpool_object_open(publisher, info.name, NULL, &object), 0);
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_address(object, 0, &from, &bytes), 0);
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(publisher, info.name, &options, &forged), 0);
+	forged->of_library = true;
+	assert_int_equal(gpool_object_alloc(forged, (uint32_t)(bytes / gpool_page_bytes(publisher)), NULL, &index), 0);
+	assert_int_equal(gpool_object_address(forged, index, &to, &length), 0);
+	memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);
+	if (forgery == FORGED_CODE)
+		((uint8_t *)(uintptr_t)to)[1000] ^= 1;
+	if (forgery == FORGED_SCALE) /* of the first row of the first page */
+		((uint8_t *)(uintptr_t)to)[gpool_page_bytes(worker) / 2] ^= 1;
+	for (uint32_t i = 0; !gpool_object_entry(object, i, &key, &value, &value_bytes); i++) {
+		uint8_t *changed = malloc(value_bytes);
+		bool is_checksums = !strcmp(key, "form_checksums");
+
+		memcpy(changed, value, value_bytes);
+		changed[value_bytes / 2] ^= is_checksums && forgery == FORGED_CHECKSUM;
+		if (!is_checksums || forgery != WITHOUT_CHECKSUMS)
+			assert_int_equal(gpool_object_set(forged, key, changed, value_bytes), 0);
+		free(changed);
+	}
+	assert_int_equal(gpool_object_publish(forged, &version), 0);
+	gpool_object_unpin(object);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(forged), 0);
+	gpool_close(publisher);
+}
+
+static void test_forged_copies(void **state)
+{
+	struct gpool_lora *lora;
+	uint64_t before;
+	uint32_t id, made = 0;
+
+	(void)state;
+	engine_start();
+	lora = opened(warm, NULL);
+	id = registered(lora);
+	assert_int_equal(loaded(lora, id), 0);
+	for (int forgery = FORGED_CODE; forgery <= FORGED_CHECKSUM; forgery++) {
+		AWAIT(stats_of(lora).warm_made == made + 1);
+		made++;
+		forge((enum forgery)forgery);
+		assert_int_equal(loaded(lora, id), 0);
+		assert_int_equal(stats_of(lora).refused, made);
+		assert_int_equal(info_of(lora, id).from_warm, 0);
+	}
+	AWAIT(stats_of(lora).warm_made == made + 1);
+	/* A copy of an earlier version: its forms can be checked only by expanding them. */
+	forge(WITHOUT_CHECKSUMS);
+	before = launches();
+	assert_int_equal(loaded(lora, id), 0);
+	assert_int_equal(info_of(lora, id).from_warm, 1);
+	assert_int_equal(launches() - before, 0);
+	assert_int_equal(stats_of(lora).refused, made);
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+}
+
+/* ---- failures ---- */
+
+/* The CPU expands the pages after the first launch that fails. */
+static void test_launches_fail(void **state)
+{
+	static const int errors[] = {-EOPNOTSUPP, -ENOMEM, -EIO};
+	struct gpool_lora *lora;
+	uint64_t before;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	for (uint32_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		lora = opened(NULL, folder("kept"));
+		id = registered(lora);
+		gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 1 + i, errors[i]);
+		assert_int_equal(loaded(lora, id), 0);
+		assert_int_equal(atomic_load(&logged), i + 1);
+		gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 0, 0);
+		before = launches();
+		assert_int_equal(loaded(lora, id), 0);
+		assert_int_equal(launches(), before);
+		assert_int_equal(atomic_load(&logged), i + 1);
+		assert_int_equal(stats_of(lora).refused, 0);
+		assert_int_equal(gpool_lora_destroy(lora), 0);
+	}
+}
+
+/*
+ * Each call of the GPU interface fails once during the first load of a process. The load then fails, or its pages are
+ * right; a later load succeeds. Among these calls are those that map the page for the forms.
+ */
+static void test_calls_fail(void **state)
+{
+	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY,
+		GPU_CALL_FILL, GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE};
+	uint32_t by_cpu = 0, failed = 0;
+
+	(void)state;
+	engine_start();
+	worker_close();
+	for (uint32_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		bool hit = true;
+
+		for (uint64_t nth = 1; hit; nth++) {
+			struct gpool_lora *lora;
+			uint32_t id;
+			int error;
+
+			worker_open();
+			lora = opened(NULL, folder("kept"));
+			id = registered(lora);
+			uint64_t before = gpu_calls(worker->gpu, kinds[i]);
+			gpu_fault_set(worker->gpu, kinds[i], nth, -EIO);
+			error = loaded(lora, id);
+			hit = gpu_calls(worker->gpu, kinds[i]) - before >= nth;
+			by_cpu += i < 3 && !error && launches() < expected_bytes / gpool_page_bytes(worker);
+			failed += error != 0;
+			gpu_fault_set(worker->gpu, kinds[i], 0, 0);
+			if (error)
+				assert_int_equal(loaded(lora, id), 0);
+			assert_int_equal(gpool_lora_destroy(lora), 0);
+			worker_close();
+		}
+	}
+	assert_true(by_cpu > 0 && failed > 0);
+	worker_open();
+}
+
+/* The first launch comes after work that lets the device fail. */
+static struct {
+	const struct gpu_ops *ops;
+	struct gpu_ops failing;
+	uint64_t hole; /* nothing is mapped there */
+} device;
+
+static int failing_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream)
+{
+	device.ops->fill(gpu, device.hole, 1, 4, stream);
+	return device.ops->launch(gpu, kernel, shape, args, stream);
+}
+
+static void test_device_fails(void **state)
+{
+	struct gpool_lora *lora;
+	uint64_t bytes;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	worker_close();
+	setenv("GPOOL_HOST_FAULTS", "sticky", 1);
+	worker_open();
+	unsetenv("GPOOL_HOST_FAULTS");
+	lora = opened(NULL, folder("kept"));
+	id = registered(lora);
+	assert_int_equal(gpu_granularity(worker->gpu, &bytes), 0);
+	assert_int_equal(gpu_reserve(worker->gpu, bytes, 0, &device.hole), 0);
+	device.ops = worker->gpu->ops;
+	device.failing = *device.ops;
+	device.failing.launch = failing_launch;
+	worker->gpu->ops = &device.failing;
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EIO);
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_true(gpool_lora_acquire(lora, id, -1) < 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	worker->gpu->ops = device.ops;
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
+	const struct CMUnitTest tests[] = {
+		TEST(every_source),
+		TEST(forged_copies),
+		TEST(launches_fail),
+		TEST(calls_fail),
+		TEST(device_fails),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
