@@ -2,8 +2,8 @@
  * test_client_lora_int8.c - adapters in int8 whose pages the CPU cannot write, so that a kernel expands them.
  *
  * Goal: the pages are equal, byte for byte, to those that the CPU expands, whatever the source of the load. Each page
- * is expanded by one launch. If a launch fails, or no page of device memory is free for the forms, the CPU expands the
- * pages; the former is logged once. Damaged copies are refused. A device failure ends the load with an error.
+ * is expanded by one launch. If a launch fails, or no page of device memory is free for the forms, the CPU expands
+ * the pages; the former is logged once. Damaged copies are refused. A device failure ends the load with an error.
  *
  * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. All bytes of all
  * pages are compared.

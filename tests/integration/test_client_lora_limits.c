@@ -457,7 +457,8 @@ static void *thread_run(void *argument)
 		uint32_t id = ids[(seed * 7 + (uintptr_t)i * (2 * seed + 1)) % SMALL_ONES];
 		int timeout = i % 4 == 0 ? 0 : i % 4 == 1 ? 20 : -1, error;
 
-		error = i % 5 == 4 ? gpool_lora_acquire_async(lora, id, timeout) : gpool_lora_acquire(lora, id, timeout);
+		error = i % 5 == 4 ? gpool_lora_acquire_async(lora, id, timeout)
+				   : gpool_lora_acquire(lora, id, timeout);
 		if (!error)
 			failed += gpool_lora_release(lora, id, GPOOL_FENCE_NONE) != 0;
 		else

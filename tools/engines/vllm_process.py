@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import itertools
 import json
 import os
@@ -97,6 +99,15 @@ def connector(directory: str, extra: Optional[Dict[str, Any]] = None) -> Dict[st
     }
 
 
+@functools.lru_cache(maxsize=None)
+def temporary_folder() -> str:
+    """Make a folder for the sockets and files that vLLM leaves behind. It is removed when this process ends."""
+    maker, folder = os.getpid(), tempfile.mkdtemp(prefix="gpool-vllm-")
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == maker else None)
+    tempfile.tempdir = folder  # for vLLM in this process
+    return folder
+
+
 def environment() -> Dict[str, str]:
     """Return the environment of vLLM's processes, which import the package and the stack dumps: startup/."""
     paths = [str(HERE / "startup"), str(ROOT / "client" / "python"), os.environ.get("PYTHONPATH", "")]
@@ -104,6 +115,7 @@ def environment() -> Dict[str, str]:
         **os.environ,
         "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so"),
         **ENVIRONMENT,
+        "TMPDIR": temporary_folder(),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 

@@ -80,7 +80,7 @@ static bool room_alloc(struct sink *sink)
 
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.flags = sink->load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
-	if (alloc_own(pool, 1, &options, &sink->room))
+	if (alloc_own(pool, 1, &options, BLOCK_RANGE, &sink->room))
 		sink->no_room = true;
 	else
 		gpool_address(pool, &sink->room, &sink->room_address);
