@@ -109,8 +109,8 @@ static void times_print(const struct lora_times *times)
 	for (int i = 0; i < LORA_SOURCES; i++) {
 		const struct lora_time *time = &times->of[i];
 
-		printf("%-10s %10.2f %10.2f %10.2f %12.2f %10.2f %10s\n", sources[i], time->paged_ms,
-			time->paged_least, time->paged_most, time->piece_ms, time->paged_ms / time->piece_ms,
+		printf("%-10s %10.2f %10.2f %10.2f %12.2f %10.2f %10s\n", sources[i], time->paged_ms, time->paged_least,
+			time->paged_most, time->piece_ms, time->paged_ms / time->piece_ms,
 			text_bytes(bytes, time->bytes));
 	}
 	putchar('\n');

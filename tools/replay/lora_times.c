@@ -18,7 +18,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LAYERS = 6, RANK = 16, PAGE_BYTES = 2 << 20, POOL_PAGES = 96, WAIT_MS = 60000, POLL_US = 1000, ROOM_BYTES = 64 << 20 };
+enum {
+	LAYERS = 6,
+	RANK = 16,
+	PAGE_BYTES = 2 << 20,
+	POOL_PAGES = 96,
+	WAIT_MS = 60000,
+	POLL_US = 1000,
+	ROOM_BYTES = 64 << 20
+};
 
 struct loading {
 	struct replay_pool pool;
@@ -133,9 +141,7 @@ static int copy_await(struct gpool_lora *lora, uint32_t id)
 
 	while (!error && !stats.cold_bytes && !stats.warm_made) {
 		usleep(POLL_US);
-		error = interrupted                  ? -EINTR
-			: since_ms(begin) > WAIT_MS ? -ETIMEDOUT
-						    : gpool_lora_stats(lora, &stats);
+		error = interrupted ? -EINTR : since_ms(begin) > WAIT_MS ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);
 	}
 	return error;
 }

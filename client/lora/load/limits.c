@@ -104,7 +104,8 @@ void limits_report(struct gpool_lora *lora, struct lora_entry *entry)
 	} else if (entry->is_held && !is_fenced(lora, entry)) {
 		let_go(lora, entry);
 		/* A load that had not been decided is not wanted any more. */
-		if (entry->load_state == LOAD_POSTPONED && residency_hot(lora->residency, entry->id) == RESIDENCY_ABSENT)
+		if (entry->load_state == LOAD_POSTPONED &&
+			residency_hot(lora->residency, entry->id) == RESIDENCY_ABSENT)
 			load_set_state(lora, entry, LOAD_COLD);
 	}
 	wake(lora);
@@ -140,7 +141,8 @@ void limits_want(struct gpool_lora *lora, struct lora_entry *entry)
 	if (residency_pin(lora->residency, entry->id, now_us()) < 0) {
 		entry->error = -ENOSPC;
 		refuse(&entry->reason,
-			"limit: the adapter does not fit beside the adapters in use; release adapters, or raise hot_bytes and "
+			"limit: the adapter does not fit beside the adapters in use; release adapters, or raise "
+			"hot_bytes and "
 			"hot_adapters");
 	} else {
 		entry->is_held = true;
@@ -222,13 +224,17 @@ static void load_begin_decided(struct gpool_lora *lora, struct lora_entry *entry
 static void evict(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
-	bool delete = !gpool_object_info(entry->object, &info) && info.readers <= 1;
+	bool here = !gpool_object_info(entry->object, &info);
 
 	surplus_set(lora, entry, false);
 	if (entry_close(lora, entry))
 		return;
-	lora->evicted++;
-	if (!delete)
+	/* Otherwise, the agent has evicted it before. */
+	if (here)
+		lora->evicted++;
+	else
+		entry->counts.lost++;
+	if (!here || info.readers > 1)
 		return;
 	/* A load that was decided after this eviction needs the pages. */
 	lora->deciding = true;

@@ -40,8 +40,8 @@ struct lora_entry;
 /* From OPENING to DRAFT_UNUSED the pages have an address, and callers can acquire the adapter layer by layer. */
 enum load_state {
 	LOAD_COLD,
-	LOAD_POSTPONED,      /* a caller waits, but the limits leave no room, or no loader thread has taken the decision */
-	LOAD_QUEUED,         /* in lora->queue, until a loader thread begins the load */
+	LOAD_POSTPONED, /* a caller waits, but the limits leave no room, or no loader thread has taken the decision */
+	LOAD_QUEUED,    /* in lora->queue, until a loader thread begins the load */
 	LOAD_QUEUED_UNASKED, /* QUEUED for rebalance.c: no caller has asked for the adapter */
 	LOAD_BEGUN,          /* a thread opens the object of another engine, or allocates pages */
 	LOAD_BEGUN_UNASKED,  /* BEGUN for rebalance.c */

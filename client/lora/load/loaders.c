@@ -34,7 +34,8 @@ void load_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct lora_loader helper = {.lora = lora};
 
-	if (lora->residency || !lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) || !is_room(lora)) {
+	if (lora->residency || !lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) ||
+		!is_room(lora)) {
 		entry_queue(lora, entry);
 		return;
 	}

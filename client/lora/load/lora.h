@@ -145,11 +145,11 @@ struct gpool_lora {
 	uint64_t rebalance_ns;   /* time of the next rebalance() */
 	struct lora_counts gone; /* counts of adapters that were unregistered */
 	struct warm_kept kept;
-	struct residency *residency; /* decides loads and evictions; NULL: no limits */
-	struct lora_list fenced;     /* adapters that are used only by GPU work */
-	struct lora_list surplus;    /* adapters that are to be evicted when they are not in use */
-	bool deciding;               /* one thread is executing a decision */
-	uint64_t evicted;            /* number of adapters that were evicted because of the limits */
+	struct residency *residency;            /* decides loads and evictions; NULL: no limits */
+	struct lora_list fenced;                /* adapters that are used only by GPU work */
+	struct lora_list surplus;               /* adapters that are to be evicted when they are not in use */
+	bool deciding;                          /* one thread is executing a decision */
+	uint64_t evicted;                       /* number of adapters that were evicted because of the limits */
 	uint64_t warm_made, warm_full, refused; /* numbers of copies: made, without room, refused as invalid */
 
 	struct lora_loader {
