@@ -264,6 +264,34 @@ static void test_fence(void **state)
 	gpool_stream_close(one, stream);
 }
 
+static void decisions_hold(bool hold)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->deciding = hold;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+/* An adapter that is acquired again between the decision and its eviction is evicted after its release. */
+static void test_acquired_before_its_eviction(void **state)
+{
+	(void)state;
+	engine_start(1, UINT32_MAX);
+	used(ids[0], 1);
+	check();
+	decisions_hold(true);
+	assert_int_equal(gpool_lora_prefetch(lora, ids[1]), 0);
+	acquired(ids[0]);
+	decisions_hold(false);
+	AWAIT(is_here(ids[1]));
+	assert_true(is_here(ids[0]));
+	assert_int_equal(stats().evicted, 0);
+	released(ids[0]);
+	AWAIT(stats().evicted == 1);
+	assert_true(!is_here(ids[0]) && is_here(ids[1]));
+	check();
+}
+
 /* Each call without a timeout asks once; the adapter stays until another one is asked for. */
 static void test_without_waiting(void **state)
 {
@@ -350,6 +378,8 @@ static void test_evicted_by_the_agent(void **state)
 	assert_int_equal(info_of(ids[0]).lost, 1);
 	/* The policy evicts the other one, which is not there. */
 	used(ids[2], 1);
+	AWAIT(info_of(ids[1]).lost == 1);
+	assert_int_equal(stats().evicted, 0);
 	used(ids[0], 1);
 	assert_true(is_here(ids[0]) && is_here(ids[2]));
 	assert_int_equal(info_of(ids[0]).loads, 2);
@@ -501,6 +531,7 @@ int main(int argc, char **argv)
 		TEST(all_in_use),
 		TEST(bytes),
 		TEST(fence),
+		TEST(acquired_before_its_eviction),
 		TEST(without_waiting),
 		TEST(number_is_used_again),
 		TEST(failed_load),

@@ -224,13 +224,17 @@ static void load_begin_decided(struct gpool_lora *lora, struct lora_entry *entry
 static void evict(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
-	bool delete = !gpool_object_info(entry->object, &info) && info.readers <= 1;
+	bool here = !gpool_object_info(entry->object, &info);
 
 	surplus_set(lora, entry, false);
 	if (entry_close(lora, entry))
 		return;
-	lora->evicted++;
-	if (!delete)
+	/* Otherwise, the agent has evicted it before. */
+	if (here)
+		lora->evicted++;
+	else
+		entry->counts.lost++;
+	if (!here || info.readers > 1)
 		return;
 	/* A load that was decided after this eviction needs the pages. */
 	lora->deciding = true;
