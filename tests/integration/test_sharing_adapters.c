@@ -81,7 +81,7 @@ static uint64_t adapter_hash(struct gpool_lora *lora, uint32_t id)
 
 /* ---- an engine ---- */
 
-static uint32_t adapter_pages(struct gpool_lora *lora, uint32_t id)
+static uint32_t loaded_pages(struct gpool_lora *lora, uint32_t id)
 {
 	struct gpool_lora_info info = {.size = sizeof(info)};
 
@@ -125,7 +125,7 @@ static void adapters_acquire(struct owner *owner)
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		assert_int_equal(gpool_lora_acquire(adapters->lora, adapters->ids[i], -1), 0);
 		adapters->hashes[i] = adapter_hash(adapters->lora, adapters->ids[i]);
-		adapters->pages[i] = adapter_pages(adapters->lora, adapters->ids[i]);
+		adapters->pages[i] = loaded_pages(adapters->lora, adapters->ids[i]);
 		owner->pages += adapters->pages[i];
 	}
 }
