@@ -65,14 +65,19 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 	for (uint32_t begin = 0; begin < count && !error; begin += room) {
 		uint32_t part = count - begin < room ? count - begin : room;
 		struct gpool_fence fence;
+		int late;
 
 		table_fill(layout, base, begin, part, (uint64_t *)(void *)loader->stage);
 		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage,
 			part * sizeof(uint64_t));
-		if (!error)
-			error = gpool_fence_record(pool, loader->stream, &fence);
-		if (!error)
-			error = gpool_fence_wait(pool, fence, -1);
+		if (error)
+			break;
+		/* The copy must end before the stage or the table is used again, even if it is to be dropped. */
+		error = gpool_fence_record(pool, loader->stream, &fence);
+		late = error ? gpool_fence_record(pool, loader->stream, &fence) : 0;
+		if (!late)
+			late = gpool_fence_wait(pool, fence, -1);
+		error = error ? error : late;
 	}
 	return error;
 }
