@@ -71,8 +71,8 @@ struct gpool_lora_options {
 	uint32_t rebalance_ms;
 	/*
 	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
-	 * If one of them is not 0, the set evicts adapters itself, by a residency policy, and loads an adapter only when
-	 * it has room:
+	 * If one of them is not 0, the set evicts adapters itself, by a residency policy, and loads an adapter only
+	 * when it has room:
 	 *
 	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
 	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a

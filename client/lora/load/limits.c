@@ -170,8 +170,8 @@ static void surplus_set(struct gpool_lora *lora, struct lora_entry *entry, bool 
 }
 
 /*
- * Return the next adapter to evict, or NULL. An adapter for which the policy has decided another load after its eviction
- * stays.
+ * Return the next adapter to evict, or NULL. An adapter stays if the policy has decided another load after its
+ * eviction.
  */
 static struct lora_entry *surplus_next(struct gpool_lora *lora)
 {

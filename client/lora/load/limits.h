@@ -9,13 +9,14 @@
  *   loader threads: limits_take() <-- its decisions: begin a load; evict an adapter
  *   load_set_state() --> limits_follow(): the end of a load, or an eviction by the agent --> policy
  *
- * The policy considers an adapter as used while it is acquired, or a caller waits for it, or it is a draft, or a fence of
- * its last release is not signaled. A fence signals no thread, so entries that only fences hold are in lora->fenced and
- * are checked before each request to the policy. No load waits for a fence: without warm copies, the policy evicts and
- * loads at once, or refuses.
+ * The policy considers an adapter as used while it is acquired, or a caller waits for it, or it is a draft, or a fence
+ * of its last release is not signaled. A fence signals no thread, so entries that only fences hold are in lora->fenced
+ * and are checked before each request to the policy. No load waits for a fence: without warm copies, the policy evicts
+ * and loads at once, or refuses.
  *
- * A decision is executed some time after it is made. If the adapter is acquired again before its eviction, it is evicted
- * after its last use, unless the policy decides in the meantime to load it again. Until then, the limits are exceeded.
+ * A decision is executed some time after it is made. If the adapter is acquired again before its eviction, it is
+ * evicted after its last use, unless the policy decides in the meantime to load it again. Until then, the limits are
+ * exceeded.
  *
  * All functions are called under the lock, except limits_begin() and limits_end(). They may be called only for a set
  * with limits, except limits_begin(), limits_end(), limits_update() and limits_have().
