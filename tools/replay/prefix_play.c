@@ -3,6 +3,7 @@
 #include "shm/monotonic.h"
 #include "tools/lib/text.h"
 #include "tools/replay/prefix_optimum.h"
+#include "tools/replay/prefix_simple.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -169,7 +170,9 @@ int prefix_play(const struct prefix_plan *plan, struct prefix_result *result)
 	play.kept = malloc(trace->node_count * sizeof(*play.kept));
 	if (play.kept)
 		memset(play.kept, 0xff, trace->node_count * sizeof(*play.kept));
-	error = !play.kept ? -ENOMEM : plan->policy == &prefix_optimum ? play_foresee(&play) : 0;
+	error = play.kept ? prefix_simple_begin(play.eviction, plan->policy, plan->capacity, trace->node_count) : -ENOMEM;
+	if (!error && plan->policy == &prefix_optimum)
+		error = play_foresee(&play);
 	play.begin_ns = play.shown_ns = monotonic_ns();
 	if (!error)
 		error = requests_play(&play);

@@ -7,6 +7,7 @@
 
 #include "tools/replay/prefix_optimum.h"
 #include "tools/replay/prefix_report.h"
+#include "tools/replay/prefix_simple.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POLICIES_MAX = 3 };
+enum { POLICIES_MAX = 6 };
 
 struct replay {
 	const char *chart; /* NULL: none */
@@ -30,15 +31,16 @@ struct replay {
 
 static bool policies_read(const struct command *command, struct replay *replay)
 {
-	static const char *const names[] = {"lru", "adaptive", "optimum", NULL};
+	static const char *const names[] = {"lru", "adaptive", "optimum", "lru2", "gdsf", "s3fifo", NULL};
+	const struct eviction_policy *const policies[] = {eviction_policy_named("lru"),
+		eviction_policy_named("adaptive"), &prefix_optimum, &prefix_lru2, &prefix_gdsf, &prefix_s3fifo};
 	struct number_list list;
 
 	if (!command_names(command, OPTION_POLICY, "lru,adaptive,optimum", names, &list))
 		return false;
 	replay->policy_count = list.count;
 	for (int i = 0; i < list.count; i++)
-		replay->policies[i] =
-			list.numbers[i] == 2 ? &prefix_optimum : eviction_policy_named(names[list.numbers[i]]);
+		replay->policies[i] = policies[list.numbers[i]];
 	return true;
 }
 
