@@ -660,19 +660,14 @@ static int lora_start(struct gpu *gpu, const void *args, struct gpu_stream *stre
 	return error ? error : lora_expand_queue(gpu, args, stream);
 }
 
-int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args)
-{
-	return stream_launch(pool, stream, lora_start, args);
-}
-
 static int dequantise_start(struct gpu *gpu, const void *args, struct gpu_stream *stream)
 {
 	return dequantise_queue(gpu, args, stream);
 }
 
-int stream_dequantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args)
+int stream_kernel(struct gpool *pool, uint32_t stream, enum stream_kernel kernel, const void *args)
 {
-	return stream_launch(pool, stream, dequantise_start, args);
+	return stream_launch(pool, stream, kernel == STREAM_LORA ? lora_start : dequantise_start, args);
 }
 
 /* ---- the driver's memory pool ---- */

@@ -66,13 +66,13 @@ int stream_launch(struct gpool *pool, uint32_t stream,
 	int (*queue)(struct gpu *gpu, const void *args, struct gpu_stream *stream), const void *args);
 
 /*
- * stream_lora() - call lora_shrink_queue() and lora_expand_queue() on a stream. If one of them fails, neither changes
- * the output. Return: as these, or -EINVAL (not open, or host-signaled).
+ * stream_kernel() - launch kernels on a stream. STREAM_LORA: lora_shrink_queue() and lora_expand_queue(), with struct
+ * lora_args; if one of them fails, neither changes the output. STREAM_DEQUANTISE: dequantise_queue(), with struct
+ * quantise_args. Return: as these, or -EINVAL (not open, or host-signaled).
  */
-int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
-/* stream_dequantise() - call dequantise_queue() on a stream. Return: as it, or -EINVAL (not open, or host-signaled). */
-int stream_dequantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args)
-	GPOOL_INTERNAL(stream_dequantise);
+enum stream_kernel { STREAM_LORA, STREAM_DEQUANTISE };
+int stream_kernel(struct gpool *pool, uint32_t stream, enum stream_kernel kernel, const void *args)
+	GPOOL_INTERNAL(stream_kernel);
 
 /*
  * Prepare a fence for other processes. Return: 0, 1 (it is signaled, so no export is needed), -EINVAL (no stream of

@@ -126,8 +126,8 @@ CUresult capture_implicit(struct context *context)
 }
 
 /*
- * "Stream Management", cuStreamBeginCapture: not the legacy stream, not a stream that is being captured. The documentation
- * does not name the errors.
+ * "Stream Management", cuStreamBeginCapture: not the legacy stream, not a stream that is being captured. The
+ * documentation does not name the errors.
  */
 CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 {
@@ -271,8 +271,8 @@ static struct graph *graph_copy(const struct graph *graph)
 }
 
 /*
- * "Graph Management", cuGraphInstantiate: a snapshot; the graph may be destroyed afterwards. Only known flags; graphs for
- * launches by a device, and uploads, are not modeled, and refused.
+ * "Graph Management", cuGraphInstantiate: a snapshot; the graph may be destroyed afterwards. Only known flags; graphs
+ * for launches by a device, and uploads, are not modeled, and refused.
  */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {

@@ -93,8 +93,8 @@ CUresult call_leave(CUresult result);
 /* driver_fault() - queued work did something illegal: all later work is dropped, all later calls return `error`. */
 void driver_fault(CUresult error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /*
- * driver_failed() - return the fault, if any. By then no copy runs any more: a program that knows of the fault may unmap
- * host memory, which the driver would have kept pinned.
+ * driver_failed() - return the fault, if any. By then no copy runs any more: a program that knows of the fault may
+ * unmap host memory, which the driver would have kept pinned.
  */
 CUresult driver_failed(void);
 /* driver_fault_chance() - call driver_fault() for about one of settings.faults operations. */

@@ -358,9 +358,8 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 
 /*
  * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two; address and size
- * are multiples of the host's page size. That the size must also be a multiple of the granularity, as everything that is
- * mapped there, is a choice. The meaning of an alignment of 0
- * is not documented: the setting `aligned` determines it.
+ * are multiples of the host's page size. That the size must also be a multiple of the granularity, as everything that
+ * is mapped there, is a choice. The meaning of an alignment of 0 is not documented: the setting `aligned` determines it.
  */
 CUresult cuMemAddressReserve(
 	CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
@@ -772,9 +771,9 @@ static bool memory_is_writable(uintptr_t at, uint64_t bytes)
 }
 
 /*
- * "Memory Management", cuMemHostRegister: flags are known ones, of which two are modeled; memory that overlaps registered
- * memory is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. It must be writable, unless a flag says that devices only read it.
- * The documentation does not name the error; that it must exist is implied.
+ * "Memory Management", cuMemHostRegister: flags are known ones, of which two are modeled; memory that overlaps
+ * registered memory is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. It must be writable, unless a flag says that devices
+ * only read it. The documentation does not name the error; that it must exist is implied.
  */
 CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 {

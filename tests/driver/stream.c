@@ -463,8 +463,8 @@ CUresult cuStreamDestroy(CUstream handle)
 }
 
 /*
- * "Stream Management", cuStreamSynchronize: not while the stream is captured, which then becomes invalid (CUDA programming
- * guide, stream capture).
+ * "Stream Management", cuStreamSynchronize: not while the stream is captured, which then becomes invalid (CUDA
+ * programming guide, stream capture).
  */
 CUresult cuStreamSynchronize(CUstream handle)
 {
@@ -599,7 +599,9 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
 	return result != CUDA_SUCCESS ? result : call_leave(copy_now(to, (uintptr_t)from, bytes));
 }
 
-/* "Memory Management", cuMemcpyDtoH, and "API synchronization behavior": in the default stream, complete at the return. */
+/*
+ * "Memory Management", cuMemcpyDtoH, and "API synchronization behavior": in the default stream, complete at the return.
+ */
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT);
@@ -655,8 +657,8 @@ static CUresult word(enum operation_kind kind, CUstream handle, CUdeviceptr at, 
 }
 
 /*
- * "Stream Memory Operations", cuStreamWriteValue64: this version of the function does not support the flag that omits the
- * barrier, which is the only other one. The documentation does not name the error.
+ * "Stream Memory Operations", cuStreamWriteValue64: this version of the function does not support the flag that omits
+ * the barrier, which is the only other one. The documentation does not name the error.
  */
 CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr at, cuuint64_t value, unsigned flags)
 {

@@ -5,8 +5,8 @@
  * is expanded by one launch. If a launch fails, or no page of device memory is free for the forms, the CPU expands
  * the pages; the former is logged once. Damaged copies are refused. A device failure ends the load with an error.
  *
- * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. All bytes of all
- * pages are compared.
+ * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. All bytes of
+ * all pages are compared.
  *
  * Requirements: L5.
  */

@@ -124,7 +124,7 @@ int sink_expand(struct sink *sink, uint32_t page)
 	error = gpool_copy(pool, stream, sink->room_address, (uintptr_t)stage_page(sink), int8_form_bytes(rows));
 	if (error)
 		return error;
-	launched = stream_dequantise(pool, stream, &args);
+	launched = stream_kernel(pool, stream, STREAM_DEQUANTISE, &args);
 	if (launched && !pool_gpu_failed(pool))
 		cpu_expands(sink->loader->lora, gpool_last_error(launched));
 	if (!launched && used < sink->page_bytes)

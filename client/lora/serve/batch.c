@@ -160,7 +160,7 @@ static int device_begin(struct gpool_lora_batch *batch)
 	args.x = args.y = args.workspace;
 	args.x_stride = (uint32_t)align_up(args.in, 8);
 	args.y_stride = (uint32_t)align_up(args.out, 8);
-	return error ? error : stream_lora(batch->lora->pool, batch->stream, &args);
+	return error ? error : stream_kernel(batch->lora->pool, batch->stream, STREAM_LORA, &args);
 }
 
 static void batch_free(struct gpool_lora_batch *batch)
@@ -590,7 +590,7 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	args.x_stride = x_stride;
 	args.y = y;
 	args.y_stride = y_stride;
-	error = stream_lora(batch->lora->pool, stream, &args);
+	error = stream_kernel(batch->lora->pool, stream, STREAM_LORA, &args);
 	if (error)
 		pool_log(batch->lora->pool, POOL_LOG_ERROR, "cannot apply adapters to '%s' of layer %d: %s",
 			found->name, layer, gpu_error_text());
