@@ -1,7 +1,7 @@
 /* lora_times.c - see lora_times.h. */
 #include "tools/replay/lora_times.h"
 
-#include "client/gpool/lora.h"
+#include "client/gpool.h"
 #include "shm/monotonic.h"
 #include "tools/lib/adapter_make.h"
 #include "tools/lib/cli.h"
