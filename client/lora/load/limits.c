@@ -1,7 +1,6 @@
 #include "client/lora/load/limits.h"
 
 #include "client/lora/load/load.h"
-#include "client/lora/load/rebalance.h"
 #include "client/lora/residency/residency.h"
 #include "client/object/object.h"
 
@@ -13,27 +12,7 @@ static uint64_t now_us(void)
 	return monotonic_ns() / 1000;
 }
 
-/* ---- creation and registration ---- */
-
-int limits_begin(struct gpool_lora *lora, const struct gpool_lora_options *options)
-{
-	struct residency_limits limits = RESIDENCY_LIMITS_INIT;
-
-	TAILQ_INIT(&lora->fenced);
-	TAILQ_INIT(&lora->surplus);
-	if (!options->hot_bytes && !options->hot_adapters)
-		return 0;
-	limits.hot_bytes = options->hot_bytes ? options->hot_bytes : UINT64_MAX;
-	limits.hot_count = options->hot_adapters ? options->hot_adapters : UINT32_MAX;
-	limits.warm_count = 0; /* copy.c makes the copies, right after a load */
-	limits.rebalance_us = lora->rebalance_ms == UINT32_MAX ? 0 : lora->rebalance_ms * UINT64_C(1000);
-	return residency_create(&limits, LIMITS_ADAPTERS_MAX, &lora->residency);
-}
-
-void limits_end(struct gpool_lora *lora)
-{
-	residency_destroy(lora->residency);
-}
+/* ---- registration ---- */
 
 int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct reason *reason)
 {
@@ -257,7 +236,7 @@ void limits_take(struct gpool_lora *lora)
 	}
 	if (!residency_next(lora->residency, &decision))
 		return;
-	entry = entry_of(lora, decision.adapter);
+	entry = decision.adapter < lora->entry_count ? lora->entries[decision.adapter] : NULL;
 	if (entry && decision.action == RESIDENCY_EVICT)
 		surplus_set(lora, entry, entry->load_state != LOAD_COLD);
 	else if (entry)
@@ -265,7 +244,7 @@ void limits_take(struct gpool_lora *lora)
 	wake(lora);
 }
 
-void limits_follow(struct gpool_lora *lora, struct lora_entry *entry)
+static void follow(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	bool ended = entry->load_state == LOAD_COLD || entry->state == GPOOL_LORA_RESIDENT;
 
@@ -278,6 +257,29 @@ void limits_follow(struct gpool_lora *lora, struct lora_entry *entry)
 	if (entry->load_state == LOAD_COLD)
 		surplus_set(lora, entry, false);
 	limits_report(lora, entry);
+}
+
+/* ---- creation ---- */
+
+int limits_begin(struct gpool_lora *lora, const struct gpool_lora_options *options)
+{
+	struct residency_limits limits = RESIDENCY_LIMITS_INIT;
+
+	TAILQ_INIT(&lora->fenced);
+	TAILQ_INIT(&lora->surplus);
+	if (!options->hot_bytes && !options->hot_adapters)
+		return 0;
+	limits.hot_bytes = options->hot_bytes ? options->hot_bytes : UINT64_MAX;
+	limits.hot_count = options->hot_adapters ? options->hot_adapters : UINT32_MAX;
+	limits.warm_count = 0; /* copy.c makes the copies, right after a load */
+	limits.rebalance_us = lora->rebalance_ms == UINT32_MAX ? 0 : lora->rebalance_ms * UINT64_C(1000);
+	lora->follow = follow;
+	return residency_create(&limits, LIMITS_ADAPTERS_MAX, &lora->residency);
+}
+
+void limits_end(struct gpool_lora *lora)
+{
+	residency_destroy(lora->residency);
 }
 
 /* ---- time ---- */

@@ -7,7 +7,7 @@
  *
  *   callers: acquire, release, prefetch --> limits_want(), limits_prefetch(), limits_update() --> policy
  *   loader threads: limits_take() <-- its decisions: begin a load; evict an adapter
- *   load_set_state() --> limits_follow(): the end of a load, or an eviction by the agent --> policy
+ *   load_set_state() --> lora->follow: the end of a load, or an eviction by the agent --> policy
  *
  * The policy considers an adapter as used while it is acquired, or a caller waits for it, or it is a draft, or a fence
  * of its last release is not signaled. A fence signals no thread, so entries that only fences hold are in lora->fenced
@@ -61,8 +61,6 @@ static inline void limits_update(struct gpool_lora *lora, struct lora_entry *ent
 
 /* limits_count() - Count a use. */
 void limits_count(struct gpool_lora *lora, const struct lora_entry *entry);
-/* limits_follow() - Report a new state; called by load_set_state(). */
-void limits_follow(struct gpool_lora *lora, struct lora_entry *entry);
 
 /*
  * Work for loader threads; limits_take() releases the lock.

@@ -1,7 +1,6 @@
 /* load_state.c - the table of the states of an adapter, and the function that changes the state. */
 #include "client/lora/load/load_state.h"
 
-#include "client/lora/load/limits.h"
 #include "client/lora/load/load.h"
 #include "shm/invariant.h"
 
@@ -154,6 +153,6 @@ void load_set_state(struct gpool_lora *lora, struct lora_entry *entry, enum load
 	loader_signal(lora, entry, from);
 	if (state == LOAD_RESIDENT)
 		gpool_object_unpin(entry->object);
-	if (lora->residency)
-		limits_follow(lora, entry);
+	if (lora->follow)
+		lora->follow(lora, entry);
 }
