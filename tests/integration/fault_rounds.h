@@ -478,7 +478,11 @@ static int elastic_use(struct gpool *pool, int timeout_ms)
 	if (!error) {
 		error = gpool_range_map(range, 6, "pages", NULL, &mapped);
 		if (!error)
+			error = gpool_object_unpin(mapped);
+		if (!error)
 			error = gpool_range_unmap(range, mapped);
+		if (!error)
+			error = gpool_object_unpin(object);
 		if (!error)
 			error = gpool_range_unmap(range, object);
 	}
