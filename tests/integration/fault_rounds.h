@@ -672,7 +672,7 @@ static int upgrade(const struct gpool_options *options)
 	if (error)
 		return error;
 	length = msg_encode_upgrade_request(&request, 0, NULL, message, sizeof(message));
-	length = pool_request(admin, message, (size_t)length, reply, sizeof(reply), WAIT_MS, NULL);
+	length = pool_request(admin, message, (size_t)length, reply, sizeof(reply), options->timeout_ms, NULL);
 	error = length > 0 && !msg_decode_done_reply(&done, reply, (size_t)length) ? 0 : -EIO;
 	gpool_close(admin);
 	return error;
