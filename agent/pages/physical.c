@@ -119,13 +119,17 @@ destroy:
 	return error;
 }
 
-/* Return true if one export contains all handles, because its file is as long as all of them together. */
-static bool is_arena(const struct physical *physical, const struct held *first)
+/* Set physical->arena if one export contains all handles, because its file is as long as all of them together. */
+static int arena_find(struct physical *physical, const struct held *first)
 {
 	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
 	struct stat stat;
 
-	return fstat(first->fds[0], &stat) == 0 && S_ISREG(stat.st_mode) && (uint64_t)stat.st_size >= end;
+	/* If this is unknown, the other handles must not be created again, because processes have mapped them. */
+	if (fstat(first->fds[0], &stat))
+		return -errno;
+	physical->arena = S_ISREG(stat.st_mode) && (uint64_t)stat.st_size >= end;
+	return 0;
 }
 
 /*
@@ -150,6 +154,7 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 {
 	for (uint32_t i = 0; i < held_count; i++) {
 		const struct held *item = &held[i];
+		int error;
 
 		if (item->kind != KEEP_HANDLE || item->pool != pool_index)
 			continue;
@@ -157,8 +162,9 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 			return -EBADMSG;
 		physical->exports[item->id] = (struct gpu_export){item->fds[0], item->value, item->value2};
 		physical->exported++;
-		if (item->id == 0 && is_arena(physical, item))
-			physical->arena = true;
+		error = item->id == 0 ? arena_find(physical, item) : 0;
+		if (error)
+			return error;
 	}
 	return physical->arena && physical->exported != 1 ? -EBADMSG : 0;
 }

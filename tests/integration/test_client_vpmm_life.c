@@ -971,7 +971,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_options, attach, detach),
 		cmocka_unit_test_setup_teardown(test_start_fails, attach, detach),
 		cmocka_unit_test_setup_teardown(test_environment, attach, detach),
+#ifndef __SANITIZE_THREAD__
 		cmocka_unit_test_setup_teardown(test_default_reservation, attach, detach),
+#endif
 		cmocka_unit_test_setup_teardown(test_fork_and_observers, attach, detach),
 		cmocka_unit_test_setup_teardown(test_reclaimable_and_adopted, attach, detach),
 		cmocka_unit_test_setup_teardown(test_reclaimable_pages_are_taken, attach_two, detach_two),

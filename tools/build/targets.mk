@@ -117,6 +117,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## regenerate 
 	$(call say,GEN,docs/internals/messages.md)$(B)/protogen --markdown > $(B)/messages.md && cp $(B)/messages.md docs/internals/
 	$(call say,GEN,docs/metrics.md)$(B)/gpool-exporter --metrics > $(B)/metrics.md && cp $(B)/metrics.md docs/
 	$(call say,GEN,docs/driver_calls.md)tests/docs/driver_calls --write
+	$(call say,GEN,docs/fault_injection.md)tests/faults/sites --write
 	$(call say,GEN,docs/requirements.md)tests/docs/requirements --write
 	$(call say,GEN,docs/man/gpool.3)docs/man/gen/gpool3.py client/gpool.h > $(B)/gpool.3 && cp $(B)/gpool.3 docs/man/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \

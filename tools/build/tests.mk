@@ -1,7 +1,7 @@
 # Tests. make builds programs; tests/run selects, builds and runs them, and prints "N passed, N failed, N skipped".
 
 # Groups for `make test`. `sharing`, `rights` and `core` are subsets of `integration`.
-TESTS ?= meta headers docs unit abi integration gpu-logic driver cuda python install package browser stress model fuzz asan tsan
+TESTS ?= meta headers docs unit abi integration fault-sites gpu-logic driver cuda python install package browser stress model fuzz asan tsan
 SECONDS ?=
 SEED ?=
 
@@ -107,6 +107,36 @@ $(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(B)/obj/tests/modules/unwilling.
 
 $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_objects_crash $(B)/tests/test_pins_crash $(B)/tests/test_roles_crash $(B)/tests/test_trust_crash $(B)/tests/test_mover_gone_crash: | $(B)/tests/crash/gpoold-agent.so
 -include $(CRASH_OBJ:.o=.d)
+
+# gpoold, its module and a worker in which any call site of calls.def can fail (tests/faults). Files with call sites are
+# compiled without sibling calls, so that each call has a return address of its own.
+FAULT_CALLS := $(shell sed -n 's/^CALL.\([a-z0-9_]*\),.*/\1/p' tests/faults/calls.def)
+paren := (
+FAULT_SRC := $(shell printf '[^a-z_]%s[$(paren)]\n' $(FAULT_CALLS) | grep -lEf - $(AGENT_SRC) $(CLIENT_SRC) $(LORA_SRC) $(wildcard shm/*.c))
+FAULT_OBJ := $(patsubst %.c,$(B)/obj/faults/%.o,$(FAULT_SRC))
+FAULT_LDFLAGS := $(FAULT_CALLS:%=-Wl,--wrap=%)
+fault_obj = $(foreach o,$(1),$(if $(filter $(o:$(B)/obj/%=$(B)/obj/faults/%),$(FAULT_OBJ)),$(o:$(B)/obj/%=$(B)/obj/faults/%),$(o)))
+
+$(B)/obj/faults/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$< for faults)$(CC) $(ALL_CFLAGS) -fno-optimize-sibling-calls -MMD -MP -c -o $@ $<
+$(B)/obj/faults/agent/keeper/loader.o: ALL_CFLAGS += -DGPOOL_MODULE_DIR='"$(libdir)/gpool"'
+$(B)/obj/faults/wrap%.o: tests/faults/wrap.c tests/faults/calls.def
+	@mkdir -p $(@D)
+	$(call say,CC,$< $*)$(CC) $(ALL_CFLAGS) -DFAULT_MODULE=$* -c -o $@ $<
+$(B)/tests/faults/gpoold: $(call fault_obj,$(KEEPER_OBJ)) $(B)/obj/faults/wrap0.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -o $@ $^ $(KEEPER_LIBS)
+$(B)/tests/faults/gpoold-agent.so: $(call fault_obj,$(call obj,$(MODULE_SRC))) $(CUDA_KERNEL_OBJ) $(B)/obj/faults/wrap1.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
+$(B)/tests/faults/worker: $(B)/obj/tests/integration/test_faults.o $(call fault_obj,$(CLIENT_OBJ) $(LORA_OBJ) $(COMMON_OBJ)) $(KERNEL_OBJ) \
+	$(call obj,$(wildcard tests/lib/*.c)) $(B)/obj/faults/wrap2.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -o $@ $^ $(LORA_LIBS) $(CLIENT_LIBS) -lcmocka
+.PHONY: fault-programs
+fault-programs: all $(B)/tests/test_faults $(addprefix $(B)/tests/faults/,gpoold gpoold-agent.so worker)
+-include $(FAULT_OBJ:.o=.d)
 
 # Two further builds of gpoold for tests of upgrades. tests/next has another version and the same layout. tests/other
 # has one more field in the ledger, and otherwise the same source and version numbers: such a change must be detected

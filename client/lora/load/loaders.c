@@ -152,10 +152,10 @@ static int loader_open(struct lora_loader *loader)
 
 	if (error)
 		return error;
-	error = -pthread_create(&loader->thread, NULL, loader_run, loader);
-	if (error)
-		loader_close(loader);
-	return error;
+	if (!pthread_create(&loader->thread, NULL, loader_run, loader))
+		return 0;
+	loader_close(loader);
+	return -ENOMEM;
 }
 
 int loaders_start(struct gpool_lora *lora, uint32_t count)
