@@ -263,7 +263,8 @@ static double bound_of(const char *text, const char *name)
 static void test_bound(void **state)
 {
 	char text[4096];
-	FILE *script = popen("python3 tools/replay/prefix_bound.py tools/replay/traces/mooncake_conversation.jsonl 500", "r");
+	FILE *script =
+		popen("python3 tools/replay/prefix_bound.py tools/replay/traces/mooncake_conversation.jsonl 500", "r");
 	size_t bytes;
 	double one, uses, place, perfect;
 

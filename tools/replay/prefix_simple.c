@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum {
-	QUEUES = 2, /* the policies other than S3-FIFO use only the first one */
+	QUEUES = 2,       /* the policies other than S3-FIFO use only the first one */
 	SMALL_SHARE = 10, /* the small queue has capacity / SMALL_SHARE nodes; the other nodes are the main queue */
 	USES_MAX = 3,     /* uses that S3-FIFO counts */
 };
@@ -210,8 +210,8 @@ static uint32_t s3fifo_victim(struct eviction *eviction)
 	const struct number_heap *small = &simple->candidates[QUEUE_SMALL], *rest = &simple->candidates[QUEUE_MAIN];
 
 	for (;;) {
-		bool from_small = small->count &&
-			(simple->small_count > simple->capacity / SMALL_SHARE || rest->count == 0);
+		bool from_small =
+			small->count && (simple->small_count > simple->capacity / SMALL_SHARE || rest->count == 0);
 		uint32_t node = number_heap_lowest(from_small ? small : rest), uses = simple->places[node].uses;
 
 		if (uses == 0)
