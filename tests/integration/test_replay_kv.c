@@ -2,8 +2,8 @@
  * test_replay_kv.c - `gpool-replay kv` and `waste` on the excerpts of public traces that are shipped.
  *
  * Goal: the hit rates of the policies other than `adaptive` equal those of a slow model made of plain arrays and loops.
- * The rate of `adaptive` is between those of LRU and of the optimal policy. The chart is one complete file. Wrong options and traces are refused with the
- * position.
+ * The rate of `adaptive` is between those of LRU and of the optimal policy. The bound of prefix_bound.py is above the
+ * rates that it bounds. The chart is one complete file. Wrong options and traces are refused with the position.
  *
  * Method: the real program runs as a child process. Run it from the root of the source tree.
  *

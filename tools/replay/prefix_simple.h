@@ -1,6 +1,6 @@
 /*
- * prefix_simple.h - simple eviction policies, with which `adaptive` is compared. They remember each key of the trace for
- * the whole replay, so they are upper estimates of what they would achieve in bounded memory.
+ * prefix_simple.h - simple eviction policies, with which `adaptive` is compared. They remember each key for the
+ * whole replay, so they are upper estimates of what they would achieve in bounded memory.
  *
  *   lru2    evicts the block whose last use but one is the oldest (LRU-2); blocks used once come first
  *   gdsf    evicts the block with the fewest uses, plus the value of the last evicted block at its last use
@@ -8,8 +8,8 @@
  *   s3fifo  S3-FIFO: a small queue of a tenth of the cache for new blocks, and a main queue for blocks that were used
  *           again, in the small queue or soon after it
  *
- * As with all policies of the tree, only blocks without followers are evicted. Where a policy would evict another block,
- * it takes the next one in its order.
+ * As with all policies of the tree, only blocks without followers are evicted. Where a policy would evict another
+ * block, it takes the next one in its order.
  */
 #ifndef GPOOL_REPLAY_PREFIX_SIMPLE_H
 #define GPOOL_REPLAY_PREFIX_SIMPLE_H
