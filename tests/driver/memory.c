@@ -359,7 +359,7 @@ static CUresult reserve(uint64_t bytes, uint64_t align, CUdeviceptr wanted, stru
 /*
  * "Virtual Memory Management", cuMemAddressReserve: flags are 0; the alignment is 0 or a power of two; address and size
  * are multiples of the host's page size. That the size must also be a multiple of the granularity, as everything that
- * is mapped there, is a choice. The meaning of an alignment of 0 is not documented: the setting `aligned` determines it.
+ * is mapped there, is a choice. The meaning of an alignment of 0 is not documented; the setting `aligned` defines it.
  */
 CUresult cuMemAddressReserve(
 	CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
