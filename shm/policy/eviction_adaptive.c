@@ -2,8 +2,8 @@
  * eviction_adaptive.c - evict the candidate with the fewest expected touches per unit of time for which it would be
  * kept.
  *
- * Each node has a class and an age. The class depends on the number of touches, on whether the node ever had a child,
- * and on whether its chain was left for another one. The class of a node that was never touched also depends on the
+ * Each node has a class and an age. The class depends on the number of touches, on the average time between them, on
+ * whether the node ever had a child, and on whether its chain was left for another one. The class of a node that was never touched also depends on the
  * kind of the node below which it was inserted, and on the distance from that node. The age is the number of clocks
  * since the last touch.
  *
@@ -37,6 +37,8 @@ enum {
 
 	/* Classes. All except the last two exist twice: for nodes that never had a child, and for other nodes. */
 	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
+	/* and by the average time between touches: less than 1/4, 1, 4, 16 times the size of the cache, or more */
+	PAUSE_STEPS = 5,
 	/*
 	 * Untouched nodes are classified by their nearest touched ancestor: none, touched less than ORIGIN_SHARED
 	 * times, or touched more often,
@@ -45,7 +47,8 @@ enum {
 	/* and by the number of untouched nodes between it and the node: 0, 1.., 3.., 7.., 15.., 31.. */
 	PLACE_STEPS = 6,
 	ORIGIN_SHARED = 8, /* a node with at least this number of touches is probably shared */
-	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
+	CLASS_TOUCHED = 2 * ORIGINS * PLACE_STEPS,
+	CLASS_LEFT = CLASS_TOUCHED + 2 * TOUCH_STEPS * PAUSE_STEPS,
 	CLASSES = CLASS_LEFT + 2, /* nodes whose chain was left: never touched, or touched */
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
@@ -56,12 +59,12 @@ enum {
 
 /*
  * None of these values is tuned for a workload; small changes of them make no difference. A weight is the number of
- * touches after which observations count as much as the prior assumption: for all classes together, for the factor
- * between a class and its group, and for a class at each age.
+ * touches after which observations count as much as the prior assumption: for all classes together, for a factor, for a
+ * family of classes at each age, and for a class of a larger family at each age.
  */
 /* factor applied to all counts at each turn: half is forgotten in 44 times the size of the cache */
 static const float memory = 1 - 1 / 256.f;
-static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
+static const float pooled_weight = 1, factor_weight = 10, family_weight = 2, class_weight = 10;
 static const float first_guess = 0.3f; /* rate at an age x that age, before anything is learned */
 
 enum {
@@ -69,6 +72,8 @@ enum {
 	TURN_LEAST = 256,
 	NODES_SHARE = 8,  /* all nodes are visited once in size of the cache / NODES_SHARE clocks */
 	GHOSTS_SHARE = 2, /* all ghosts are visited once in size of the cache / GHOSTS_SHARE clocks */
+
+	LOG_STEPS = 8,
 
 	SIZE_LEAST = 16,
 	/* the size of the cache is reduced when fewer nodes than size / SIZE_SHARE are kept */
@@ -82,13 +87,14 @@ struct entry {
 	uint8_t touches; /* at most 255 */
 	uint8_t origin;  /* class of the parent, see ORIGINS */
 	uint8_t place;   /* distance below that parent, at most 255 */
+	uint8_t pause;   /* average logarithm of the time between touches, see logarithm() */
 	bool grew, left, listed;
 };
 
 struct ghost {
 	uint64_t key;
 	uint32_t touched, seen;
-	uint8_t kind, touches;
+	uint8_t kind, touches, pause;
 	bool used, grew;
 };
 
@@ -149,14 +155,38 @@ static uint32_t touch_step(uint32_t touches)
 	return touches < 4 ? touches - 1 : least(power_of(touches) + 1, TOUCH_STEPS - 1);
 }
 
-static uint32_t class_of(const struct entry *entry)
+/* Return the binary logarithm in units of 1/LOG_STEPS, interpolated linearly. */
+static uint32_t logarithm(uint32_t number)
+{
+	uint32_t power = power_of(number);
+
+	return power * LOG_STEPS + (uint32_t)((uint64_t)number * LOG_STEPS >> power) % LOG_STEPS;
+}
+
+/* Return the average after a touch that came `clocks` after the last touch. The last time counts half. */
+static uint8_t pause_after(uint32_t touches, uint32_t pause, uint32_t clocks)
+{
+	uint32_t last = logarithm(clocks + 1);
+
+	return (uint8_t)(touches ? (pause + last) / 2 : last);
+}
+
+static uint32_t pause_step(const struct adaptive *adaptive, uint32_t pause)
+{
+	uint32_t least_pause = logarithm(adaptive->size);
+
+	least_pause -= least(least_pause, 4 * LOG_STEPS);
+	return pause < least_pause ? 0 : least((pause - least_pause) / (2 * LOG_STEPS), PAUSE_STEPS - 1);
+}
+
+static uint32_t class_of(const struct adaptive *adaptive, const struct entry *entry)
 {
 	if (entry->left)
 		return CLASS_LEFT + (entry->touches > 0);
 	if (entry->touches)
-		return 2 * touch_step(entry->touches) + entry->grew;
-	return 2 * (TOUCH_STEPS + entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) +
-		entry->grew;
+		return CLASS_TOUCHED + (2 * touch_step(entry->touches) + entry->grew) * PAUSE_STEPS +
+			pause_step(adaptive, entry->pause);
+	return 2 * (entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) + entry->grew;
 }
 
 static uint32_t now_of(const struct eviction *eviction)
@@ -190,7 +220,7 @@ static void node_count(struct eviction *eviction, uint32_t node)
 	struct entry *entry = &adaptive->entries[node];
 	uint32_t clocks = node_clocks(eviction, node), unseen = now_of(eviction) - entry->seen;
 
-	time_count(adaptive, class_of(entry), clocks - (unseen < clocks ? unseen : clocks), clocks);
+	time_count(adaptive, class_of(adaptive, entry), clocks - (unseen < clocks ? unseen : clocks), clocks);
 	entry->seen = now_of(eviction);
 }
 
@@ -230,54 +260,60 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 	}
 }
 
+static bool class_is_touched(uint32_t kind)
+{
+	return kind >= CLASS_TOUCHED && kind < CLASS_LEFT;
+}
+
+/* Return the number of classes in the family that begins with this class: they differ only in the pause. */
+static uint32_t family_size(uint32_t kind)
+{
+	return class_is_touched(kind) ? PAUSE_STEPS : 1;
+}
+
 /*
- * Return the group of a class: touched nodes, nodes of an origin, or nodes whose chain was left. Classes of a group are
- * assumed to have equal factors until more is known.
+ * Return the group of a class: touched nodes, nodes of an origin, or nodes whose chain was left. Families of a group
+ * are assumed to have equal factors until more is known.
  */
 static uint32_t group_of(uint32_t kind)
 {
 	if (kind >= CLASS_LEFT)
 		return GROUPS - 1;
-	return 2 * (kind < 2 * TOUCH_STEPS ? ORIGINS : (kind / 2 - TOUCH_STEPS) / PLACE_STEPS) + kind % 2;
+	if (class_is_touched(kind))
+		return 2 * ORIGINS + (kind - CLASS_TOUCHED) / PAUSE_STEPS % 2;
+	return 2 * (kind / 2 / PLACE_STEPS) + kind % 2;
 }
 
-/*
- * Return the observed touches of a class, and add those that its ages let expect to *expected. The ratio of both is the
- * factor of a class or a group.
- */
-static float factor_add(const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float *expected)
-{
-	float touches = 0;
+/* Observed touches, and those that rates let expect. The ratio of both is a factor. */
+struct evidence {
+	float touches, expected;
+};
 
+static void evidence_add(
+	struct evidence *evidence, const float touches[AGES], const float time[AGES], const float rates[AGES])
+{
 	for (uint32_t age = 0; age < AGES; age++) {
-		touches += adaptive->touches[kind][age];
-		*expected += adaptive->time[kind][age] * pooled[age];
-	}
-	return touches;
-}
-
-static void factors_make(const struct adaptive *adaptive, const float pooled[AGES], float factors[CLASSES])
-{
-	float touches[GROUPS] = {0}, expected[GROUPS] = {0};
-
-	for (uint32_t kind = 0; kind < CLASSES; kind++)
-		touches[group_of(kind)] += factor_add(adaptive, kind, pooled, &expected[group_of(kind)]);
-	for (uint32_t kind = 0; kind < CLASSES; kind++) {
-		float group = (touches[group_of(kind)] + factor_weight) / (expected[group_of(kind)] + factor_weight),
-		      own = 0;
-		float own_touches = factor_add(adaptive, kind, pooled, &own);
-
-		factors[kind] = (own_touches + factor_weight) / (own + factor_weight / group);
+		evidence->touches += touches[age];
+		evidence->expected += time[age] * rates[age];
 	}
 }
 
-/* Compute the rates of one class. The prior assumption is that they are the pooled rates multiplied by a factor. */
-static void rates_class(
-	const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float factor, float rates[AGES])
+static float factor_of(const struct evidence *evidence, float prior)
 {
+	return (evidence->touches + factor_weight) / (evidence->expected + factor_weight / prior);
+}
+
+/* Compute rates from counts. The prior assumption is that they are other rates multiplied by a factor. */
+static void rates_make(const float touches[AGES], const float time[AGES], const float other[AGES], float prior,
+	float weight, float rates[AGES])
+{
+	struct evidence evidence = {0};
+	float factor;
+
+	evidence_add(&evidence, touches, time, other);
+	factor = factor_of(&evidence, prior);
 	for (uint32_t age = 0; age < AGES; age++)
-		rates[age] = (adaptive->touches[kind][age] + class_weight) /
-			(adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
+		rates[age] = (touches[age] + weight) / (time[age] + weight / (other[age] * factor));
 }
 
 /* Compute the density at each age: the maximum, over all durations, of touches per unit of time. */
@@ -296,6 +332,27 @@ static void densities(struct adaptive *adaptive, uint32_t kind, const float rate
 		}
 		adaptive->density[kind * AGES + first] = best;
 	}
+}
+
+/* Compute the densities of a family: of all its classes together first, then of each. */
+static void family_learn(struct adaptive *adaptive, uint32_t first, const float pooled[AGES], float group)
+{
+	float touches[AGES] = {0}, time[AGES] = {0}, rates[AGES], own[AGES];
+	uint32_t end = first + family_size(first);
+
+	for (uint32_t kind = first; kind < end; kind++)
+		for (uint32_t age = 0; age < AGES; age++) {
+			touches[age] += adaptive->touches[kind][age];
+			time[age] += adaptive->time[kind][age];
+		}
+	rates_make(touches, time, pooled, group, family_weight, rates);
+	if (end == first + 1)
+		densities(adaptive, first, rates);
+	else
+		for (uint32_t kind = first; kind < end; kind++) {
+			rates_make(adaptive->touches[kind], adaptive->time[kind], rates, 1, class_weight, own);
+			densities(adaptive, kind, own);
+		}
 }
 
 static int compare_lists(const void *a, const void *b, void *context)
@@ -335,14 +392,14 @@ static void ranks_make(struct eviction *eviction)
 static void learn(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
-	float pooled[AGES], factors[CLASSES], rates[AGES];
+	struct evidence groups[GROUPS] = {0};
+	float pooled[AGES];
 
 	rates_pool(adaptive, pooled);
-	factors_make(adaptive, pooled, factors);
-	for (uint32_t kind = 0; kind < CLASSES; kind++) {
-		rates_class(adaptive, kind, pooled, factors[kind], rates);
-		densities(adaptive, kind, rates);
-	}
+	for (uint32_t kind = 0; kind < CLASSES; kind++)
+		evidence_add(&groups[group_of(kind)], adaptive->touches[kind], adaptive->time[kind], pooled);
+	for (uint32_t kind = 0; kind < CLASSES; kind += family_size(kind))
+		family_learn(adaptive, kind, pooled, factor_of(&groups[group_of(kind)], 1));
 	ranks_make(eviction);
 	for (uint32_t kind = 0; kind < CLASSES; kind++)
 		for (uint32_t age = 0; age < AGES; age++) {
@@ -357,7 +414,7 @@ static void list_add(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
 	struct entry *entry = &adaptive->entries[node], *head;
-	uint32_t list = class_of(entry) * AGES + age_of(adaptive, node_clocks(eviction, node)),
+	uint32_t list = class_of(adaptive, entry) * AGES + age_of(adaptive, node_clocks(eviction, node)),
 		 first = eviction->node_count;
 
 	if (list_is_empty(adaptive, first, list))
@@ -443,8 +500,9 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	*place = (struct ghost){.key = eviction->nodes[node].key,
 		.touched = now - node_clocks(eviction, node),
 		.seen = now,
-		.kind = (uint8_t)class_of(entry),
+		.kind = (uint8_t)class_of(adaptive, entry),
 		.touches = entry->touches,
+		.pause = entry->pause,
 		.used = true,
 		.grew = entry->grew};
 	eviction->stats.ghosts++;
@@ -462,6 +520,7 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 			continue;
 		ghost_count(eviction, ghost);
 		touch_count(adaptive, ghost->kind, now_of(eviction) - ghost->touched);
+		entry->pause = pause_after(ghost->touches, ghost->pause, now_of(eviction) - ghost->touched);
 		entry->touches = ghost->touches < UINT8_MAX ? ghost->touches + 1 : UINT8_MAX;
 		entry->grew = ghost->grew;
 		ghost_drop(eviction, ghost);
@@ -716,9 +775,10 @@ static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t 
 	uint64_t clocks = eviction->clock - before;
 	uint32_t age = clocks < CLOCK_FAR ? (uint32_t)clocks : CLOCK_FAR, unseen = now_of(eviction) - entry->seen;
 
-	time_count(adaptive, class_of(entry), age - (unseen < age ? unseen : age), age);
-	touch_count(adaptive, class_of(entry), age);
+	time_count(adaptive, class_of(adaptive, entry), age - (unseen < age ? unseen : age), age);
+	touch_count(adaptive, class_of(adaptive, entry), age);
 	entry->seen = now_of(eviction);
+	entry->pause = pause_after(entry->touches, entry->pause, age);
 	entry->touches += entry->touches < UINT8_MAX;
 	entry->left = false;
 	step(eviction);
@@ -737,8 +797,8 @@ static float adaptive_worth(const struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
 
-	return adaptive
-		->density[class_of(&adaptive->entries[node]) * AGES + age_of(adaptive, node_clocks(eviction, node))];
+	return adaptive->density[class_of(adaptive, &adaptive->entries[node]) * AGES +
+		age_of(adaptive, node_clocks(eviction, node))];
 }
 
 const struct eviction_policy eviction_adaptive = {
