@@ -718,6 +718,13 @@ static void test_refused(void **state)
 		}
 		assert_int_equal(gpool_kv_write(kv, &write), -EINVAL);
 	}
+	/* The launch fails once, and writes nothing. */
+	write = write_of(0, 1);
+	gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 1, -EIO);
+	assert_int_equal(gpool_kv_write(kv, &write), -EIO);
+	gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 0, 0);
+	*(uint64_t *)scratch_at(SLOTS_AT) = UINT64_MAX;
+	assert_int_equal(gpool_kv_write(kv, &write), 0);
 	write = write_of(0, 0);
 	write.error = 0;
 	assert_int_equal(gpool_kv_write(kv, &write), 0);
