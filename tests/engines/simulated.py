@@ -149,6 +149,7 @@ class Engine:
         self.prompts: Dict[str, Tuple[List[int], int]] = {}
         self.known: Dict[str, List[int]] = {}
         self.sent: Set[str] = set()  # ended requests whose blocks another connector has sent
+        self.waits = True  # each step waits for its operations, as if the forward pass took more time than they do
         self.steps = self.empty = 0
         self.wrong: List[str] = []
 
@@ -223,6 +224,8 @@ class Engine:
     def _after(self, worker: GpoolConnector) -> KVConnectorOutput:
         """Call a worker's connector after the forward pass, as vLLM does."""
         worker.wait_for_save()
+        if self.waits:
+            worker._of_worker.wait()
         about = KVConnectorOutput(
             finished_sending=set(self.sent),
             invalid_block_ids=worker.get_block_ids_with_load_errors(),

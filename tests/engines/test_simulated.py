@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import sys
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -419,13 +420,16 @@ class Sharing(Simulated):
     def test_engines_compete_for_a_small_pool(self) -> None:
         for workers in (1, 2):
             for seed in range(SEEDS * 10, SEEDS * 10 + 3):
-                with self.subTest(workers=workers, seed=seed):
-                    self.compete(workers, seed)
+                for waits in (True, False):
+                    with self.subTest(workers=workers, seed=seed, waits=waits):
+                        self.compete(workers, seed, waits)
 
-    def compete(self, workers: int, seed: int) -> List[Engine]:
+    def compete(self, workers: int, seed: int, waits: bool = True) -> List[Engine]:
         chosen = random.Random(seed)
         common = [tokens(100 * seed + place, chosen.randrange(50, 420)) for place in range(4)]
         engines = [self.engine(workers=workers) for _ in range(2)]
+        for engine in engines:
+            engine.waits = waits
         work: List[List[Tuple[List[int], int]]] = [[], []]
         for mine in work:
             for number in range(40):
@@ -450,6 +454,37 @@ class Sharing(Simulated):
             engine.close()
             self.engines.remove(engine)
         return engines
+
+    def test_the_forward_pass_does_not_wait_for_operations(self) -> None:
+        engine = self.engine()
+        engine.add("a", tokens(1, CHUNK_TOKENS - 4), 24)
+        while "a" not in engine.answers:
+            engine.step()  # the chunk that the answer needs is committed, too
+        engine.waits = False
+        done = threading.Event()
+        publish = _worker.Worker._publish
+
+        def delayed(worker: Any, op: Any) -> bool:
+            self.assertIsNot(threading.current_thread(), threading.main_thread())
+            done.wait()
+            return publish(worker, op)
+
+        with mock.patch.object(_worker.Worker, "_publish", delayed):
+            while len(engine.answers.get("a", [])) < 24:
+                engine.step()
+            self.assertEqual(engine.balloon.count(State.PUBLISHING), 1, engine.describe())
+            done.set()
+            engine.run()
+        engine.check()
+        self.assertEqual(engine.balloon.counters.counts["published_chunks"], 2)
+        self.balanced(engine)
+
+    def test_an_error_of_an_operation_ends_the_engine(self) -> None:
+        engine = self.engine()
+        engine.add("a", tokens(1, CHUNK_TOKENS), 20)
+        with mock.patch.object(_worker.Worker, "_publish", side_effect=KeyError("planted")):
+            with self.assertRaisesRegex(KeyError, "planted"):
+                engine.run()
 
     def test_the_simulation_finds_errors(self) -> None:
         def without_pins(worker: Any, chunk: int) -> bool:

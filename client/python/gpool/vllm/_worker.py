@@ -1,6 +1,10 @@
 """The worker's side: the range with the KV cache, and the operations on its chunks.
 
 A chunk has committed pages, or an object whose pages are mapped there (`_objects`), or nothing.
+
+A thread executes the operations in their order, so that the forward pass does not wait for the agent. This is possible
+because the scheduler uses a chunk only after the answers to its operations. In a step without a forward pass the worker
+waits for the thread, so that the answers do not need a further step.
 """
 
 from __future__ import annotations
@@ -8,8 +12,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import struct
+import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Deque, Dict, List, Optional, Set
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -19,7 +26,6 @@ from .._object import Object, ObjectClass
 from .._options import Usage
 from .._pool import Pool
 from .._range import Range
-from .._stream import Fence
 from ._geometry import Geometry
 from ._identity import Namespace
 from ._messages import AFTER_FORWARD, Action, Answer, Answers, Content, Op, Orders, pack, unpack
@@ -35,7 +41,7 @@ METADATA_KEY = "gpool.vllm"
 
 
 class Worker:
-    """Own the range of a worker, and execute operations on it. Threads: one."""
+    """Own the range of a worker, and execute operations on it. Threads: one, besides the one of the operations."""
 
     def __init__(
         self, pool: Pool, namespace: Namespace, geometry: Geometry, rank: int, ranks: int, private: bool
@@ -52,6 +58,11 @@ class Worker:
         self._offered: Set[int] = set()  # chunks whose pages are offered to the pool; none of them is an object
         self._checked = time.monotonic()
         self._later: List[Op] = []
+        self._waits = False  # no forward pass follows in this step
+        self._thread = ThreadPoolExecutor(1, "gpool")  # while it runs, only it uses the fields above up to _offered
+        self._running: Deque[Future[None]] = deque()
+        self._contents: Dict[int, Content] = {}  # the thread's: content of objects that it has mapped, by operation
+        self._lock = threading.Lock()  # protects _answers
         self._answers = Answers()
         self._invalid: Set[int] = set()
         self._tainted = False  # this step's forward pass reads lost content
@@ -96,34 +107,44 @@ class Worker:
     # ---- a step ----
 
     def before_forward(self, orders: Orders) -> None:
-        """Execute the operations that the forward pass needs, and keep the others for after_forward()."""
+        """Begin the operations that can precede the forward pass, and keep the others for after_forward()."""
         self._check_pins()
+        now: List[Op] = []
         later: Set[int] = set()
         for op in orders.ops:
             if op.action in AFTER_FORWARD or op.chunk in later:
                 self._later.append(op)
                 later.add(op.chunk)
             else:
-                self._execute(op, orders.patience_ms)
+                now.append(op)
+        self._begin(now, orders.patience_ms)
+        self._waits = orders.patience_ms > 0
 
     def after_forward(self) -> None:
-        """Execute the operations that read the output of the forward pass, and those that follow them."""
+        """Begin the operations that read the output of the forward pass, and those that follow them."""
         later, self._later = self._later, []
-        if later and self.pool.device.backend == "cuda":
-            torch.cuda.current_stream().synchronize()
-        for op in later:
-            if self._tainted and op.action in AFTER_FORWARD:
-                self._answers.answers[op.number] = Answer(0, 1)
-            else:
-                self._execute(op, 0)
-        self._tainted = False
+        if self._tainted:
+            for op in later:
+                if op.action in AFTER_FORWARD:
+                    self._answer(op, False)
+            later = [op for op in later if op.action not in AFTER_FORWARD]
+            self._tainted = False
+        self._begin(later, 0)
+        if self._waits:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the end of all operations that have begun."""
+        while self._running:
+            self._running.popleft().result()
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call, or None."""
-        answers = self._answers
-        if not answers.answers and not answers.lost:
-            return None
-        self._answers = Answers()
+        with self._lock:
+            answers = self._answers
+            if not answers.answers and not answers.lost:
+                return None
+            self._answers = Answers()
         return answers
 
     def take_invalid_blocks(self) -> Set[int]:
@@ -133,7 +154,28 @@ class Worker:
             self._invalid = set()
         return invalid
 
-    def _execute(self, op: Op, patience_ms: int) -> None:
+    def _begin(self, ops: List[Op], patience_ms: int) -> None:
+        """Let the thread execute operations after the work that is queued now. Raise an exception of earlier ones."""
+        while self._running and self._running[0].done():
+            self._running.popleft().result()
+        if not ops:
+            return
+        queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
+        self._running.append(self._thread.submit(self._execute, ops, patience_ms, queued))
+
+    def _execute(self, ops: List[Op], patience_ms: int, queued: Optional[torch.cuda.Event]) -> None:
+        if queued is not None:
+            queued.synchronize()
+        for op in ops:
+            self._execute_one(op, patience_ms)
+
+    def _answer(self, op: Op, done: bool) -> None:
+        with self._lock:
+            self._answers.answers[op.number] = Answer(int(done), int(not done))
+            if op.number in self._contents:
+                self._answers.contents[op.number] = self._contents.pop(op.number)
+
+    def _execute_one(self, op: Op, patience_ms: int) -> None:
         try:
             done = self._try(op, patience_ms)
         except (NoRoom, Stale):
@@ -142,7 +184,7 @@ class Worker:
             logger.warning("gpool: %s of chunk %d has failed: %s", op.action.name, op.chunk, error)
             done = False
         self.counters.count(op.action.name.lower(), done)
-        self._answers.answers[op.number] = Answer(int(done), int(not done))
+        self._answer(op, done)
 
     def _try(self, op: Op, patience_ms: int) -> bool:
         """Return whether an operation has succeeded. Raises Error."""
@@ -179,16 +221,9 @@ class Worker:
         if self._on_host:  # PyTorch would distribute this small operation to all its threads, and wait for them
             ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
         else:
-            self._bytes(chunk).zero_()
-
-    def _fence(self) -> Optional[Fence]:
-        """Return a fence after the work that is queued now; None: the device does not queue work."""
-        if self.pool.device.backend != "cuda":
-            return None
-        native = torch.cuda.current_stream().cuda_stream
-        if getattr(self, "_native", None) != native:
-            self._native, self._stream = native, self.pool.stream(native)
-        return self._stream.record()
+            chunk_bytes = self._bytes(chunk)
+            chunk_bytes.zero_()
+            torch.cuda.current_stream(chunk_bytes.device).synchronize()  # the forward pass uses another stream
 
     def _commit(self, chunk: int, patience_ms: int) -> bool:
         self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
@@ -199,7 +234,7 @@ class Worker:
         if chunk in self._objects:
             self._close(chunk)
         self._offered.discard(chunk)
-        self._range.decommit(self._first(chunk), self.geometry.chunk_pages, self._fence())
+        self._range.decommit(self._first(chunk), self.geometry.chunk_pages)
         return True
 
     def _renew(self, chunk: int, patience_ms: int) -> bool:
@@ -210,11 +245,11 @@ class Worker:
 
     def _offer(self, chunk: int) -> bool:
         if chunk not in self._objects:
-            self._range.offer(self._first(chunk), self.geometry.chunk_pages, self._fence())
+            self._range.offer(self._first(chunk), self.geometry.chunk_pages)
             self._offered.add(chunk)
         elif chunk in self._pinned:
             self._pinned.discard(chunk)
-            self._objects[chunk].unpin(self._fence())
+            self._objects[chunk].unpin()
         return True
 
     def _reclaim(self, chunk: int) -> bool:
@@ -276,7 +311,7 @@ class Worker:
             return False
         self._keep(op.chunk, mapped)
         assert content is not None
-        self._answers.contents[op.number] = content
+        self._contents[op.number] = content
         return True
 
     def _content(self, packed: bytes) -> Optional[Content]:
@@ -297,6 +332,7 @@ class Worker:
         if time.monotonic() - self._checked < CHECK_SECONDS:
             return
         self._checked = time.monotonic()
+        self.wait()
         lost = {chunk for chunk in self._pinned if not self._is_kept(chunk)}
         if lost:
             self._replace(lost)
@@ -333,6 +369,7 @@ class Worker:
 
     def close(self) -> None:
         """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
+        self._thread.shutdown()
         self.buffer = None
         try:
             self.pool.close()
