@@ -23,7 +23,7 @@ from vllm.config import KVEventsConfig  # noqa: E402
 from vllm.distributed.kv_events import BlockStored  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
 
-from harness import Agent, gpool  # noqa: E402
+from harness import POOL, Agent, gpool  # noqa: E402
 
 from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
@@ -133,13 +133,31 @@ class OneEngine(Simulated):
         engine.check()
         self.balanced(engine)
 
+    def test_a_queue_of_requests_takes_the_steps_of_stock_vllm(self) -> None:
+        steps, commits = {}, {}
+        agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low
+        self.addCleanup(agent.stop)
+        for kind, extra in (("stock", None), ("shared", {}), ("not shared", {"share": False})):
+            engine = Engine(None if extra is None else agent.directory, extra=extra)
+            for number in range(32):
+                engine.add(str(number), tokens(number, CHUNK_TOKENS - 14), 15)
+            engine.run()
+            engine.check()
+            steps[kind] = engine.steps - engine.empty
+            if extra is not None:
+                counts = engine.workers[0]._of_worker.counters.counts
+                commits[kind] = counts["commit"] + counts.get("renew", 0)
+                engine.close()
+        self.assertEqual(steps, dict.fromkeys(steps, steps["stock"]))
+        self.assertLessEqual(max(commits.values()), 48, commits)  # the prompts need 32, and the ends of the answers
+
     def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
         for share in (True, False):
             with self.subTest(share=share):
                 engine = self.engine(blocks=64, extra={"share": share})
                 for number in range(8):
                     engine.add(f"old{number}", tokens(number, 130), 2)
-                engine.run()
+                    engine.run()
                 self.assertLessEqual(engine.balloon.count(State.OUT), 4, engine.describe())  # a burst needs 8
                 begin = engine.steps
                 for number in range(8):

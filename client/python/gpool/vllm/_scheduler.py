@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -61,8 +62,10 @@ class Scheduler:
         self._admitted: Set[str] = set()
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
-        self._promised = 0  # blocks for the requests that this step has postponed
+        self._postponed = 0  # requests for which this step has grown
+        self._promised = 0  # blocks for these requests
         self._ahead = 0  # blocks that running requests need soon
+        self._next = 0  # blocks that waiting requests need when running ones end soon
         self._dirty = True
         self._settled = False
         self._freed = False  # blocks of requests that had ended before
@@ -99,6 +102,7 @@ class Scheduler:
         self._block_tokens = self._config.cache_config.block_size
         self._groups = len(self._kv.kv_cache_groups)
         self._step_blocks = self._config.scheduler_config.max_num_batched_tokens // self._block_tokens * self._groups
+        self._most = self._config.scheduler_config.max_num_seqs
         self._simple = self._groups == 1 and manager.block_pool.hash_block_size == self._block_tokens
         why = self._why_not_share()
         if why and self._settings.share:
@@ -143,17 +147,23 @@ class Scheduler:
         if self._sharing is not None and not request.skip_reading_prefix_cache:
             if self._sharing.fetch(request, computed):
                 return None
-        missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
+        missing = self._missing(request, computed)
         self._need = max(self._need, missing)
         rest = self.balloon.rest() if self._simple and not self.balloon.refusals else 0
         if self.balloon.pool.get_num_free_blocks() - rest < missing - bool(rest) and self.balloon.can_grow:
-            # Include the postponed requests before this one, up to the number of blocks that one step can compute.
-            self.balloon.grow(max(missing, min(self._promised + missing, self._step_blocks)) + rest)
-            self._promised += missing
+            # Include the postponed requests before this one: as many as can run, and as one step can compute.
+            if self._postponed < max(1, self._most - len(self._admitted)):
+                self._postponed += 1
+                self._promised += missing
+                self.balloon.grow(max(missing, min(self._promised, self._step_blocks)) + rest)
             return None
         if self._simple:
             self.balloon.arrange(missing - 1)
         return 0
+
+    def _missing(self, request: Request, computed: int) -> int:
+        """Return the number of blocks that a request with `computed` tokens needs to begin."""
+        return (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
 
     def _claim(self, request: Request, computed: int) -> bool:
         if not self._simple:
@@ -211,7 +221,7 @@ class Scheduler:
                 balloon.grow(spare)
             balloon.continue_after(last)
         self._dirty = self._freed = False
-        self._need = self._short = self._promised = 0
+        self._need = self._short = self._promised = self._postponed = 0
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
 
@@ -221,9 +231,9 @@ class Scheduler:
     def _spare(self, output: SchedulerOutput) -> int:
         """Return the number of free blocks that the next steps may need."""
         scheduled = output.num_scheduled_tokens
-        same = output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted)  # one token for each
+        same = output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted) > 0  # one token for each
         if not same or self.balloon.step % (AHEAD_TOKENS // 2) == 0:
-            tokens = self._ahead = 0
+            tokens = ending = self._ahead = 0
             for request_id in list(self._admitted):
                 request = self._requests[request_id]
                 if request.status != self._running:
@@ -233,9 +243,34 @@ class Scheduler:
                 done = request.num_computed_tokens + scheduled.get(request_id, 0)
                 self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
                 tokens += max(0, request.num_tokens - done)
+                ending += request.max_tokens - request.num_output_tokens <= AHEAD_TOKENS
             tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
             self._ahead += -(-tokens // self._block_tokens)
-        return self._ahead * self._groups + self._need + self._short
+            self._next = self._needed_after(ending) if ending else 0
+        rest = self.balloon.rest() if self._next else 0  # blocks that these requests do not use
+        return self._ahead * self._groups + self._need + self._short + self._next + rest
+
+    def _needed_after(self, ending: int) -> int:
+        """Return the number of blocks that waiting requests need when `ending` requests have ended.
+
+        If memory is short, it is 0, because these requests can also wait.
+        """
+        if not self._simple or self.balloon.refusals or self._pressed():
+            return 0
+        waiting = (each for each in self._requests.values() if each.request_id not in self._admitted)
+        needed = sum(self._missing(each, self._found(each)) for each in itertools.islice(waiting, ending))
+        return min(needed, self._step_blocks)
+
+    def _found(self, request: Request) -> int:
+        """Return the number of a waiting request's tokens that are cached or published."""
+        computed = 0
+        for block_hash in request.block_hashes[: (request.num_tokens - 1) // self._block_tokens]:
+            if not self.balloon.pool.get_cached_block(block_hash, [0]):
+                break
+            computed += self._block_tokens
+        if self._sharing is not None:
+            computed += self._sharing.found(request, computed)
+        return min(computed, request.num_tokens)
 
     def _publish(self, output: SchedulerOutput, sharing: Sharing) -> List[int]:
         """Publish the chunks that the step fills; return the last blocks of the requests that then need a new block."""

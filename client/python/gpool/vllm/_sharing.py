@@ -77,15 +77,25 @@ class Sharing:
 
     # ---- mapping ----
 
+    def _places(self, request: Request, computed: int) -> Sequence[int]:
+        """Return the places of the blocks by whose hashes the chunks after `computed` tokens are named."""
+        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
+        return range(computed // self._block_tokens, last, self._blocks)[:MAPS_MOST]
+
+    def found(self, request: Request, computed: int) -> int:
+        """Return the number of tokens in published chunks that continue `computed` tokens; they may be fewer."""
+        if not can_share(request):
+            return 0
+        names = [request.block_hashes[place].hex() for place in self._places(request, computed)]
+        return self._find(names) * self._blocks * self._block_tokens
+
     def fetch(self, request: Request, computed: int) -> bool:
         """Map the published chunks that continue a request's local prefix of `computed` tokens; return whether the
         request has to wait for them.
         """
         if not can_share(request):
             return False
-        first = computed // self._block_tokens
-        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
-        places = range(first, last, self._blocks)[:MAPS_MOST]
+        places = self._places(request, computed)
         names = [request.block_hashes[place].hex() for place in places]
         if not names:
             return False
