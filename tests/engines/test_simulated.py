@@ -113,11 +113,11 @@ class OneEngine(Simulated):
             with self.subTest(share=share):
                 engine = self.engine(extra={"share": share})
                 for name in "ab":
-                    engine.add(name, tokens(ord(name), 120), 60)
+                    engine.add(name, tokens(ord(name), 100), 60)
                 while len(engine.cached) < 2:
                     engine.step()
                 tables = [engine.scheduler.kv_cache_manager.get_block_ids(name)[0] for name in "ab"]
-                used = [{engine.balloon.chunk_of(block) for block in blocks[:8]} for blocks in tables]
+                used = [{engine.balloon.chunk_of(block) for block in blocks[:7]} for blocks in tables]
                 self.assertEqual(used[0] & used[1], set())
                 engine.run()
                 engine.check()
