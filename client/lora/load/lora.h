@@ -145,7 +145,7 @@ struct gpool_lora {
 	uint64_t rebalance_ns;   /* time of the next rebalance() */
 	struct lora_counts gone; /* counts of adapters that were unregistered */
 	struct warm_kept kept;
-	struct residency *residency;            /* decides loads and evictions; NULL: no limits */
+	struct residency *residency; /* decides loads and evictions; NULL: no limits */
 	/* reports a new state of an adapter to the policy; NULL: no limits. A pointer, so that states need no policy */
 	void (*follow)(struct gpool_lora *lora, struct lora_entry *entry);
 	struct lora_list fenced;                /* adapters that are used only by GPU work */
