@@ -182,7 +182,7 @@ static void test_lowest_worth_is_evicted(void **state)
 	assert_true(is_here(ids[0]) && !is_here(ids[1]) && is_here(ids[2]));
 	assert_int_equal(info_of(ids[0]).loads, 1);
 	check();
-	/* It returns, and again it is not the one with the most uses that leaves. */
+	/* It is loaded again, and again the one with the most uses stays. */
 	used(ids[1], 2);
 	AWAIT(stats().evicted == 2);
 	assert_true(is_here(ids[0]) && is_here(ids[1]) && !is_here(ids[2]));
@@ -417,7 +417,7 @@ static void test_prefetch(void **state)
 	check();
 }
 
-/* An adapter that is worth more than the resident one returns in its place, without a request. */
+/* An adapter that is worth more than the resident one replaces it without a request. */
 static void test_rebalancing(void **state)
 {
 	(void)state;

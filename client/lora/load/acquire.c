@@ -306,6 +306,35 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 	return error;
 }
 
+int gpool_lora_weights(
+	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_weights *part)
+{
+	const struct adapter_module *module = NULL;
+	const struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (!entry->acquired)
+		error = fail_unacquired(entry);
+	else
+		error = layer_is_here(entry, layer) ? 0 : -EAGAIN;
+	if (!error)
+		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
+			target_find(&entry->adapter->layout, target));
+	if (module)
+		*part = part_of(entry, module);
+	else if (!error)
+		error = fail(
+			-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
 /* ---- hold and release ---- */
 
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)

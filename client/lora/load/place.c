@@ -249,32 +249,3 @@ bool layer_is_here(const struct lora_entry *entry, int32_t layer)
 	return entry->state == GPOOL_LORA_RESIDENT ||
 		(entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
 }
-
-int gpool_lora_weights(
-	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_weights *part)
-{
-	const struct adapter_module *module = NULL;
-	const struct lora_entry *entry;
-	int error;
-
-	if (!lora->pool->alive)
-		return -ECHILD;
-	pthread_mutex_lock(&lora->lock);
-	entry = entry_of(lora, id);
-	if (!entry)
-		error = fail_adapter(id);
-	else if (!entry->acquired)
-		error = fail_unacquired(entry);
-	else
-		error = layer_is_here(entry, layer) ? 0 : -EAGAIN;
-	if (!error)
-		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
-			target_find(&entry->adapter->layout, target));
-	if (module)
-		*part = part_of(entry, module);
-	else if (!error)
-		error = fail(
-			-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
-	pthread_mutex_unlock(&lora->lock);
-	return error;
-}
