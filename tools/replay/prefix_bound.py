@@ -16,7 +16,9 @@ each wait is a class of its own. A class is:
 
     uses      number of uses of the block, in powers of two from 4 on; and whether it was the last block of the prompt
     place     also, for a new block, the uses of the last known block before it, and its distance from it
-    prompt    also the length of the prompt and the number of its new blocks, in powers of two
+    pause     also the time between the last two uses, in steps of two octaves
+    prompt    uses, and the uses before a new block, the length of the prompt and the number of its new blocks, in
+              powers of two
 """
 
 import bisect
@@ -37,6 +39,7 @@ class Wait(NamedTuple):
     place: int  # distance from it; 0: not new
     length: int
     new: int
+    pause: int  # blocks requested between the last two uses; 0: new
     part: int  # half of the trace, by chat
     length_until: int  # blocks requested until the next use, or NEVER
     end: int  # the same until the end of the trace
@@ -54,6 +57,13 @@ CLASSES: dict[str, Callable[[Wait], object]] = {
     "one": lambda wait: 0,
     "uses": lambda wait: (steps(wait.uses), wait.last),
     "place": lambda wait: (steps(wait.uses), wait.last, steps(wait.origin), octave(wait.place)),
+    "pause": lambda wait: (
+        steps(wait.uses),
+        wait.last,
+        steps(wait.origin),
+        octave(wait.place),
+        octave(wait.pause) // 2,
+    ),
     "prompt": lambda wait: (
         steps(wait.uses),
         wait.last,
@@ -79,14 +89,16 @@ def waits_of(requests: list[list[int]]) -> list[Wait]:
         origin = uses[blocks[known - 1]] if known else 0
         owner = chat[blocks[known - 1]] if known > 1 else number
         for i, block in enumerate(blocks):
+            pause = 0
             if block in open_waits:
                 what, since = open_waits[block]
-                waits.append(Wait(*what, time - since, total - since))
+                pause = time - since
+                waits.append(Wait(*what, pause, total - since))
             uses[block] += 1
             chat.setdefault(block, owner)
             new = i >= known
             what = (uses[block], i + 1 == len(blocks), origin * new, (i - known + 1) * new)
-            open_waits[block] = ((*what, len(blocks), len(blocks) - known, owner % 2), time)
+            open_waits[block] = ((*what, len(blocks), len(blocks) - known, pause, owner % 2), time)
     for what, since in open_waits.values():
         waits.append(Wait(*what, NEVER, total - since))
     return waits
