@@ -1,8 +1,8 @@
 /*
- * test_pins_crash.c - pins of content that the agent is evicting when it stops.
+ * test_pins_crash.c - pins of blocks that the agent is evicting when it stops.
  *
  * Goal: such a pin waits for pins.timeout and then returns -ETIMEDOUT. It leaves no pin behind, so the agent completes
- * the eviction when it continues. This applies to blocks and to objects.
+ * the eviction when it continues.
  *
  * Method: the module of test_crash_points.c, in which the agent stops (SIGSTOP) at its n-th store instead of dying. For
  * n = 1, 2, 3, ... a thread evicts everything, until the agent stops between the mark and the decision. Other stores of
@@ -11,8 +11,8 @@
  * Requirements: U6.
  */
 #include "client/core/pool.h"
-#include "client/object/object.h"
 #include "shm/monotonic.h"
+#include "shm/pins.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>
@@ -115,50 +115,10 @@ static void test_block(void **state)
 	assert_true(found);
 }
 
-static struct gpool_object *publish(uint64_t *version)
-{
-	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
-	struct gpool_object *object;
-	uint32_t index;
-
-	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	assert_int_equal(gpool_object_create(pool, "weights", &options, &object), 0);
-	assert_int_equal(gpool_object_alloc(object, 2, NULL, &index), 0);
-	assert_int_equal(gpool_object_publish(object, version), 0);
-	return object;
-}
-
-static void test_object(void **state)
-{
-	uint64_t begun_ms, version;
-	bool found = false, stopped;
-	int64_t n = 1;
-
-	(void)state;
-	for (int tries = 0; tries < TRIES_MAX && !found; tries++) {
-		struct gpool_object *object = publish(&version);
-
-		stopped = evict_until(n);
-		n = stopped ? n + 1 : 1;
-		if (stopped && atomic_load(&pool->segment.objects[object->number].state) == OBJECT_LEAVING) {
-			found = true;
-			begun_ms = monotonic_ms();
-			assert_int_equal(gpool_object_pin(object), -ETIMEDOUT);
-			assert_true(monotonic_ms() - begun_ms >= TIMEOUT_MS);
-			assert_int_equal(pin_count(&pool->session, object->manifest.runs[0].first), 0);
-		}
-		eviction_completes();
-		assert_int_equal(gpool_object_pin(object), -ESTALE);
-		assert_int_equal(gpool_object_close(object), 0);
-	}
-	assert_true(found);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_block, begin, end),
-		cmocka_unit_test_setup_teardown(test_object, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, crash_end);
