@@ -32,6 +32,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -42,6 +43,8 @@ from engines import BUILD, Engine, model, tokens  # noqa: E402
 
 from harness import ROOT, Agent  # noqa: E402
 
+SETTLED = 1.2
+"""seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
 BLOCK = int(os.environ.get("BLOCK", "32"))
 PAGE, PAGE_TOKENS = 512 << 10, 256
@@ -146,6 +149,7 @@ def measure_overhead(ways: Dict[str, Way]) -> List[Row]:
         prompts = [tokens(1000 * number + each, 200) for each in range(32)]
         for name in in_turn(ways, number):
             engine = ways[name].engines[0]
+            time.sleep(SETTLED)
             begin = engine.cpu_seconds()
             answers, seconds = engine.timed(prompts, ANSWER)
             if number >= 0:

@@ -101,10 +101,10 @@ def connector(directory: str, extra: Optional[Dict[str, Any]] = None) -> Dict[st
 
 @functools.lru_cache(maxsize=None)
 def temporary_folder() -> str:
-    """Make a folder for the sockets and files that vLLM leaves behind. It is removed when this process ends."""
+    """Make a folder for the files that vLLM's processes leave behind. It is removed when this process ends."""
     maker, folder = os.getpid(), tempfile.mkdtemp(prefix="gpool-vllm-")
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == maker else None)
-    tempfile.tempdir = folder  # for vLLM in this process
+    os.chmod(folder, 0o711)  # the front of a gpoold with a folder in it runs as another user
     return folder
 
 
