@@ -377,17 +377,14 @@ static int handle_request(struct front *front, struct route *route, const void *
 
 	if (length > front->message_bytes_max || msg_envelope_read(&envelope, message, length) < 0)
 		return 0;
+	/*
+	 * The agent announces a token before the client receives it, and withdraws it before the client learns of the
+	 * end of the session, so the messages that apply to this request are already in the agent's socket.
+	 */
+	result = serve_agent(front);
+	if (result < 0)
+		return result;
 	token = token_find(front, envelope.token);
-	if (!token) {
-		/*
-		 * The agent announces a token before the client receives it, so the announcement of a valid token must
-		 * already be in the agent's socket.
-		 */
-		result = serve_agent(front);
-		if (result < 0)
-			return result;
-		token = token_find(front, envelope.token);
-	}
 	if (!token) {
 		refuse_stranger(front, route, envelope.sequence);
 		return 0;
