@@ -223,21 +223,28 @@ static int round_of_objects(struct gpool *pool, const struct gpool_options *opti
 	return error;
 }
 
+static struct gpool_options options_of(const char *where, int timeout_ms)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+
+	options.directory = where;
+	options.timeout_ms = timeout_ms;
+	return options;
+}
+
 /*
  * Make all calls of a round: allocate with requests to the agent, including a scattered block; pin, unpin, free; then a
  * sliced range, spill, a role, a fence and an object. Return the first error.
  */
 static int round_of_work(const char *where, int timeout_ms)
 {
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool_block blocks[PAGES], large;
 	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 	uint32_t count = 0;
 	int error;
 
-	options.directory = where;
-	options.timeout_ms = timeout_ms;
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
@@ -350,7 +357,7 @@ static int adapters_load(struct gpool_lora *lora, bool copies, int timeout_ms)
 
 static int round_of_adapters(const char *where, int timeout_ms)
 {
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool_lora_options adapters = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool *pool, *warm;
 	struct gpool_lora *lora;
@@ -359,8 +366,6 @@ static int round_of_adapters(const char *where, int timeout_ms)
 
 	snprintf(cache, sizeof(cache), "%s/../cache", where);
 	mkdir(cache, 0700);
-	options.directory = where;
-	options.timeout_ms = timeout_ms;
 	options.pool = "p0";
 	error = gpool_open(&options, &pool);
 	if (error)
@@ -554,13 +559,11 @@ static int cache_use(struct gpool *pool, uint32_t stream)
 
 static int round_of_memory(const char *where, int timeout_ms)
 {
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool *pool;
 	uint32_t stream;
 	int error;
 
-	options.directory = where;
-	options.timeout_ms = timeout_ms;
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
@@ -626,12 +629,10 @@ static int domain_use(struct gpool *pool, uint64_t word, int timeout_ms)
 static int round_of_domains(const char *where, int timeout_ms)
 {
 	static const char *const names[] = {"red", "blue"};
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool *pools[2] = {NULL, NULL};
 	int error = 0;
 
-	options.directory = where;
-	options.timeout_ms = timeout_ms;
 	for (int i = 0; i < 2 && !error; i++) {
 		options.tenant = names[i];
 		error = gpool_open(&options, &pools[i]);
@@ -680,13 +681,11 @@ static int upgrade(const struct gpool_options *options)
 
 static int round_of_upgrade(const char *where, int timeout_ms)
 {
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool_block block, more;
 	struct gpool *pool;
 	int error;
 
-	options.directory = where;
-	options.timeout_ms = timeout_ms;
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
