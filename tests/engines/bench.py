@@ -4,10 +4,12 @@
 usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
-             which work in turn on the same prompts
+             which work in turn on the same prompts; with a model of 3 MB, whose steps take about 2 ms, and with one
+             of 140 MB, whose steps take about 20 ms
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
-             both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them
+             both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them.
+             The model is that of 140 MB; steps have at most 512 tokens, so that a burst is not one long step
   sharing    the part of the tokens that the second one of two engines finds cached, compared with that of one engine
              that serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
@@ -16,9 +18,9 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 Prints a table. All engines of a measurement exist at the same time and work in turn, so the load of the machine affects
 all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a CPU.
 
-Environment: ROUNDS (default 10; overhead has four times as many, which take less than a second each); for gain and
-sharing: BLOCK, tokens of a block (default 32: a page has 8 blocks; with 256 it has one, as with large models on a GPU);
-for gain: PAGES, pages of 512 KiB (default 48), and LOADS, requests in a burst (default "4 16"); ENGINE_SECONDS.
+Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for gain: PAGES, pages of
+512 KiB, each of which has one block of 32 tokens (default 256), and LOADS, requests in a burst (default "4 16");
+ENGINE_SECONDS.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -46,11 +49,14 @@ from harness import ROOT, Agent  # noqa: E402
 SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
-BLOCK = int(os.environ.get("BLOCK", "32"))
-PAGE, PAGE_TOKENS = 512 << 10, 256
-PAGES = int(os.environ.get("PAGES", "48"))
+PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
+PAGES = int(os.environ.get("PAGES", "256"))
+SMALL, LARGE = ("engines-model",), ("engines-model-large", "--large")
+"""models: the folder, and arguments of make_model.py"""
 LOADS = [int(load) for load in os.environ.get("LOADS", "4 16").split()]
 BURST, PROMPT, ANSWER = 16, 400, 60
+STEP_TOKENS = 512
+"""tokens of a step in gain: as a step becomes longer, the first tokens of its requests come later"""
 PREFIXES, SHORTEST, LONGEST = 40, 32, 384
 """prefixes that prompts share, and their lengths in tokens"""
 DOCUMENT = ROOT / "docs/benchmarks.md"
@@ -88,15 +94,18 @@ def ratio(found: List[float], base: List[float]) -> float:
 class Way:
     """Engines that divide memory in one way: stock ones, or those on an agent of their own."""
 
-    def __init__(self, pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any) -> None:
+    def __init__(
+        self, which: Tuple[str, ...], pages: int, count: int, extra: Optional[Dict[str, Any]], **options: Any
+    ) -> None:
         """Start the engines. extra: kv_connector_extra_config; None: stock engines, each with a part of the memory."""
+        folder, *arguments = which
         size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
         self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
         options.setdefault("kv_cache_memory_bytes", pages * PAGE // (count if extra is None else 1))
         directory = None if extra is None else self.agent.directory
         for _ in range(count):
-            self.engines.append(Engine(model(BUILD / "engines-model"), directory, extra, **options))
+            self.engines.append(Engine(model(BUILD / folder, *arguments), directory, extra, **options))
 
     def ready(self) -> None:
         for engine in self.engines:
@@ -131,22 +140,22 @@ def in_turn(ways: Dict[str, Way], number: int) -> List[str]:
 
 def overhead() -> List[Row]:
     """Measure the throughput and the CPU time of one engine."""
-    kv = {"kv_cache_memory_bytes": 64 << 20}
-    return measured(
-        {
-            "stock vLLM": lambda: Way(256, 1, None, **kv),
-            "gpool": lambda: Way(256, 1, {}, **kv),
-            "gpool, prefixes not shared": lambda: Way(256, 1, {"share": False}, **kv),
-        },
-        measure_overhead,
-    )
+    rows: List[Row] = []
+    for what, which, rounds, requests in (("3 MB", SMALL, 4 * ROUNDS, 32), ("140 MB", LARGE, ROUNDS, 16)):
+
+        def way(extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which) -> Callable[[], Way]:
+            return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE)
+
+        made = {"stock vLLM": way(None), "gpool": way({}), "gpool, prefixes not shared": way({"share": False})}
+        rows += measured(made, partial(measure_overhead, what, rounds, requests))
+    return rows
 
 
-def measure_overhead(ways: Dict[str, Way]) -> List[Row]:
+def measure_overhead(what: str, rounds: int, requests: int, ways: Dict[str, Way]) -> List[Row]:
     rates: Dict[str, List[float]] = {name: [] for name in ways}
     used: Dict[str, List[float]] = {name: [] for name in ways}
-    for number in range(-1, 4 * ROUNDS):  # the first one warms up
-        prompts = [tokens(1000 * number + each, 200) for each in range(32)]
+    for number in range(-1, rounds):  # the first one warms up
+        prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
         for name in in_turn(ways, number):
             engine = ways[name].engines[0]
             time.sleep(SETTLED)
@@ -155,17 +164,17 @@ def measure_overhead(ways: Dict[str, Way]) -> List[Row]:
             if number >= 0:
                 rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
                 used[name].append(engine.cpu_seconds() - begin)
-                progress(f"overhead, round {number + 1}: {name}: {rates[name][-1]:.0f} tokens/s")
+                progress(f"overhead, model of {what}, round {number + 1}: {name}: {rates[name][-1]:.0f} tokens/s")
     return [
-        Row(what, name, f"{statistics.median(all_[name]):{form}}", range_of(all_[name], form), ratio(all_[name], first))
-        for what, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
-        for first in [all_["stock vLLM"]]
+        Row(f"{value}, model of {what}", name, f"{statistics.median(all_[name]):{form}}", *compared(all_, name, form))
+        for value, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
         for name in ways
     ]
 
 
-def range_of(found: List[float], form: str) -> str:
-    return f"{min(found):{form}} to {max(found):{form}}"
+def compared(found: Dict[str, List[float]], name: str, form: str) -> Tuple[str, float]:
+    """Return the range of the values of a way, and their ratio to those of the first way."""
+    return f"{min(found[name]):{form}} to {max(found[name]):{form}}", ratio(found[name], next(iter(found.values())))
 
 
 def bursts(number: int, size: int) -> Tuple[List[List[int]], List[List[int]]]:
@@ -203,6 +212,7 @@ class Played:
         if len(self.way.engines) == 1:
             each = [each[0] + each[1]]
         working = [(engine, prompts) for engine, prompts in zip(self.way.engines, each) if prompts]
+        time.sleep(SETTLED)
         times: List[float] = []
         for engine, prompts in working:
             engine.ask(prompts, ANSWER)
@@ -229,8 +239,8 @@ def gain() -> List[Row]:
     """Measure the times to the first token, preemptions and hit rate of each way to divide the memory."""
 
     def way(count: int, extra: Optional[Dict[str, Any]]) -> Callable[[], Way]:
-        seqs = 2 * max(LOADS) // count
-        return lambda: Way(PAGES, count, extra, disable_log_stats=False, max_num_seqs=seqs, block_size=BLOCK)
+        options = {"max_num_seqs": 2 * max(LOADS) // count, "max_num_batched_tokens": STEP_TOKENS}
+        return lambda: Way(LARGE, PAGES, count, extra, disable_log_stats=False, **options)
 
     return measured(
         {
@@ -260,11 +270,11 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
 def sharing() -> List[Row]:
     """Measure the hit rates of the second engine, and of one engine for the same requests."""
     pages = 2 * ROUNDS * BURST * -(-(PROMPT + ANSWER) // PAGE_TOKENS) + 16  # 16: for running requests
-    options = {"max_num_seqs": BURST, "block_size": BLOCK}
+    options = {"max_num_seqs": BURST}
     return measured(
         {
-            "one engine that serves both": lambda: Way(pages, 1, None, **options),
-            "the second of two engines, shared prefixes": lambda: Way(pages, 2, {}, **options),
+            "one engine that serves both": lambda: Way(SMALL, pages, 1, None, **options),
+            "the second of two engines, shared prefixes": lambda: Way(SMALL, pages, 2, {}, **options),
         },
         measure_sharing,
     )
@@ -304,8 +314,8 @@ def table(rows: List[Row], described: str) -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
     return "\n".join(lines) + (
-        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with ROUNDS={ROUNDS}, blocks of "
-        f"{BLOCK} tokens and, for times to the first token, {PAGES} pages of 512 KiB.\n"
+        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with ROUNDS={ROUNDS} and, for "
+        f"times to the first token, {PAGES} pages of 512 KiB.\n"
     )
 
 
