@@ -2,7 +2,7 @@
 """Measure how the cost of each operation grows with pages, GPUs, sessions, threads, objects and adapters, and compare
 it with its order.
 
-usage: scaling.py BUILD [--points N] [--runs N] [--json FILE] [DIMENSION...]
+usage: scaling.py BUILD [--points N] [--runs N] [--json FILE] [--document] [DIMENSION...]
 
 BUILD is the folder of the programs. A DIMENSION is pages, gpus, sessions, threads, objects or adapters; the default
 is all. Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure
@@ -14,10 +14,14 @@ by `gpool-bench threads`, because the interpreter runs one at a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import datetime
 import json
 import math
 import os
+import platform
+import re
 import resource
 import shutil
 import signal
@@ -27,7 +31,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Set, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = 512 << 10
@@ -80,8 +84,10 @@ class Agent:
     """A gpoold with one pool, which serves when the constructor returns."""
 
     adapters: "gpool.Adapters"  # of the points of adapters
+    running: Set[Agent] = set()
 
     def __init__(self, build: Path, pages: int, *settings: str, pool: str = "", gpus: int = 1) -> None:
+        Agent.running.add(self)
         self.build, self.base = build, Path(tempfile.mkdtemp(prefix="gpool-scaling-"))
         self.base.chmod(0o755)
         self.directory = str(self.base / "run")
@@ -102,9 +108,13 @@ class Agent:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
         shutil.rmtree(self.base)
+        Agent.running.discard(self)
 
     def pool(self, **options: object) -> "gpool.Pool":
         return gpool.Pool(directory=self.directory, timeout_ms=ATTACH_MS, **options)  # type: ignore[arg-type]
@@ -323,15 +333,22 @@ def sessions_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callab
         yield count, agent, end
 
 
+MOST_OBJECTS = 60000
 DESCRIPTORS_LEFT = 1000  # of gpoold, in addition to one for each object
 
 
+def descriptors() -> int:
+    """Return the number of descriptors that a process may have; root can raise it."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_OBJECTS + DESCRIPTORS_LEFT,) * 2)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
 def objects_points(build: Path, most: int) -> Iterator[Tuple[int, Agent, Callable[[], None]]]:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_LEFT
-    for count in [1, 10, 100, 1000, 10000, 60000][:most]:
-        if count > limit:
-            print(f"{count} objects are not measured: the limit of descriptors permits {limit}")
-            break
+    limit = descriptors() - DESCRIPTORS_LEFT
+    if limit < MOST_OBJECTS:
+        print(f"{limit} objects are measured instead of {MOST_OBJECTS}: the hard limit of descriptors permits no more")
+    for count in [1, 10, 100, 1000, 10000, min(limit, MOST_OBJECTS)][:most]:
         agent = Agent(build, 1 << 17, pool=",objects=65000")
         pool = agent.pool()
         for i in range(count):
@@ -458,21 +475,63 @@ def show(dimension: str, results: Dict[str, List[Tuple[int, float]]]) -> bool:
     return good
 
 
+BARS = "▁▂▃▄▅▆▇█"
+DOCUMENT = ROOT / "docs/benchmarks.md"
+PART = re.compile(r"(<!-- bench-scaling -->\n).*?(<!-- end -->)", re.S)
+
+
+def drawn(times: List[float]) -> str:
+    """Draw times as bars. The height of a bar is the logarithm of the time relative to the least one; a full bar is at
+    least 1,000 times that."""
+    least = min(times)
+    scale = (len(BARS) - 1) / math.log(max(1000, max(times) / least))
+    return "".join(BARS[round(math.log(time_ / least) * scale)] for time_ in times)
+
+
+def document(results: Dict[str, Dict[str, List[Tuple[int, float]]]], runs: int) -> str:
+    """Return a table for each dimension, and what they were measured on."""
+    text = ""
+    for dimension, figures in results.items():
+        sizes = [n for n, _ in next(iter(figures.values()))]
+        text += f"| {dimension} | " + " | ".join(f"{n:,}" for n in sizes) + " | growth | order | expected |\n"
+        text += "| --- |" + " ---: |" * len(sizes) + " --- | --- | --- |\n"
+        for name, points in figures.items():
+            cells = " | ".join(f"{time_:.3g}" if time_ < 1000 else f"{time_:,.0f}" for _, time_ in points)
+            orders = f"{order_of(points)} | {DIMENSIONS[dimension][1][name][1]}"
+            text += f"| `{name}` | {cells} | `{drawn([time_ for _, time_ in points])}` | {orders} |\n"
+        text += "\n"
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
+    machine = f"{os.cpu_count()} CPUs, Linux {platform.release()}"
+    return f"{text}Medians of {runs} runs on {machine}, on {datetime.date.today()}, commit {commit}.\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how costs grow. Times are in milliseconds.")
     parser.add_argument("build", type=Path)
-    parser.add_argument("dimensions", nargs="*", choices=[[], *DIMENSIONS], default=[])
+    parser.add_argument("dimensions", nargs="*", metavar="DIMENSION", help=", ".join(DIMENSIONS))
     parser.add_argument("--points", type=int, default=99, help="only the first points of each dimension")
     parser.add_argument("--runs", type=int, default=5, help="samples of each figure")
     parser.add_argument("--json", type=Path, help="also write the medians to a file")
-    arguments = parser.parse_args()
+    parser.add_argument("--document", action="store_true", help="also write the tables into docs/benchmarks.md")
+    arguments = parser.parse_intermixed_args()
+    for name in set(arguments.dimensions) - set(DIMENSIONS):
+        parser.error(f"there is no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = {}
     good = True
-    for dimension in arguments.dimensions or DIMENSIONS:
-        results[dimension] = measure(arguments.build.resolve(), dimension, arguments.points, arguments.runs)
-        good &= show(dimension, results[dimension])
+    try:
+        for dimension in arguments.dimensions or DIMENSIONS:
+            results[dimension] = measure(arguments.build.resolve(), dimension, arguments.points, arguments.runs)
+            good &= show(dimension, results[dimension])
+    finally:
+        for agent in list(Agent.running):
+            agent.stop()
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    if arguments.document:
+        text = document(results, arguments.runs)
+        DOCUMENT.write_text(PART.sub(lambda match: match[1] + text + match[2], DOCUMENT.read_text()))
     return 0 if good else 1
 
 

@@ -64,7 +64,7 @@ bench-against: all ## build the revision REV= below build/against, and measure i
 	$(Q)tools/build/against '$(REV)' $(B)/gpool-bench $(BENCH_ARGS)
 
 .PHONY: bench-scaling
-bench-scaling: all ## measure how costs grow with pages, GPUs, sessions, threads, objects and adapters, with the arguments SCALING_ARGS=; takes some minutes
+bench-scaling: all ## measure how costs grow with pages, GPUs, sessions, threads, objects and adapters, with the arguments SCALING_ARGS=, such as --document; takes some minutes
 	$(Q)$(PYTHON) tools/bench/scaling.py $(B) $(SCALING_ARGS)
 
 $(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
