@@ -22,6 +22,17 @@ NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/n
 CUDA ?= $(if $(NVCC),1,0)
 # The command by which tests get nvcc and the headers, unless a toolkit is installed or CUDA is set.
 TOOLKIT := $(if $(filter file,$(origin CUDA)),$(if $(filter-out build/cuda/%,$(NVCC)),,tools/build/toolkit.sh))
+# Goals that build the double of the driver install the toolkit first: make begins again after it has made this file.
+ifneq ($(TOOLKIT),)
+ifneq ($(filter driver-double bench-peers peer-programs,$(MAKECMDGOALS))$(filter cuda-double,$(BACKEND)),)
+include build/toolkit.mk
+build/toolkit.mk: tools/build/toolkit.txt
+	@mkdir -p build
+	$(Q)tools/build/deps.sh --quiet build test
+	$(Q)$(TOOLKIT)
+	@echo '# build/cuda exists, if the toolkit could be installed' > $@
+endif
+endif
 NVCCFLAGS ?=
 CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
 CUDA_KERNEL_IMAGES := $(patsubst cuda/kernels/%.cu,build/kernels/%.fatbin,$(CUDA_KERNEL_SRC))

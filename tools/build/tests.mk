@@ -61,7 +61,8 @@ $(B)/tests/large_pages_%: $(B)/obj/large_pages/tests/integration/%.o $(call obj,
 DRIVER_CALLS := $(notdir $(basename $(wildcard tests/driver/test_driver_calls*.c)))
 DRIVER_TESTS := $(filter-out $(DRIVER_CALLS),$(notdir $(basename $(wildcard tests/driver/test_*.c))))
 DRIVER_OBJ := $(call obj,$(filter-out tests/driver/test_%,$(wildcard tests/driver/*.c)))
-$(call obj,$(wildcard tests/driver/*.c tests/driver/*/*.c)): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
+$(call obj,$(wildcard tests/driver/*.c tests/driver/*/*.c)): ALL_CFLAGS += $(if $(filter-out none,$(CUDA_INCLUDE)),\
+	-isystem $(CUDA_INCLUDE),$(error the double of the driver needs the headers of CUDA; run `make deps`, or set CUDA_HOME))
 $(B)/tests/driver/libcuda.so.1: $(DRIVER_OBJ) $(EMULATED_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CXX) $(ALL_LDFLAGS) -shared -Wl,-z,defs -Wl,-soname,libcuda.so.1 -o $@ $^ -ldl
