@@ -1,10 +1,11 @@
 #!/bin/bash
 # peers.sh - install the programs that `make bench-peers` compares gpool with, and build what drives them.
 #
-# usage: peers.sh FOLDER ENGINES BUILD
+# usage: peers.sh FOLDER ENGINES BUILD INCLUDE
 #   FOLDER   receives the packages of peers.txt and the programs
 #   ENGINES  the virtual environment of tools/build/engines.sh
 #   BUILD    the build folder of gpool, with the double of the driver and play.o
+#   INCLUDE  the headers of the CUDA toolkit, some of which are not in ENGINES
 #
 # What cannot be installed or built is not an error: FOLDER/NAME.missing has the reason.
 set -u
@@ -14,6 +15,7 @@ folder=$(realpath -m "$1") engines=$(realpath -m "$2") build=$(realpath "$3")
 site=$engines/lib/python3.11/site-packages
 double=$build/tests/driver
 mkdir -p "$folder"
+export CPLUS_INCLUDE_PATH=$4
 
 # attempt NAME... COMMAND: run a function; if it fails, write the end of its output to NAME.missing of each NAME.
 attempt()
