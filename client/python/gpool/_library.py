@@ -20,6 +20,11 @@ except ImportError as missing:
 # Depends on libgpool, whose functions are found through it. docs/decisions/soname.md explains the number.
 _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}"
 
+_SHORT = frozenset(("gpool_pressure", "gpool_object_find"))
+"""functions that only read shared memory, without locks; they keep the global interpreter lock. Another thread could
+otherwise take it at each call, and then keep it for longer than the call takes
+"""
+
 
 def _places() -> Iterator[str]:
     """Yield only $GPOOL_LIBRARY, if it is set. Otherwise yield the build of the source tree that contains this file;
@@ -65,10 +70,11 @@ def library() -> Any:
     Raises ImportError: it was not found, or has another version.
     """
     loaded = _load()
+    short = ctypes.PyDLL(loaded._name, handle=loaded._handle)
     calls = {}
     for name, (result, arguments, names) in _abi.CALLS.items():
         try:
-            call = getattr(loaded, name)
+            call = getattr(short if name in _SHORT else loaded, name)
         except AttributeError:
             raise ImportError(
                 f"'{loaded._name}' lacks {name}(): it is an older version of libgpool_lora, or another library"
