@@ -11,8 +11,8 @@
  *
  * The policy considers an adapter as used while it is acquired, or a caller waits for it, or it is a draft, or a fence
  * of its last release is not signaled. A fence signals no thread, so entries that only fences hold are in lora->fenced
- * and are checked before each request to the policy. No load waits for a fence or for a copy: copies are made from files,
- * so the policy evicts and loads at once, or refuses.
+ * and are checked before each request to the policy. No load waits for a fence or for a copy: copies are made from
+ * files, so the policy evicts and loads at once, or refuses.
  *
  * A decision is executed some time after it is made. If the adapter is acquired again before its eviction, it is
  * evicted after its last use, unless the policy decides in the meantime to load it again. Until then, the limits are
