@@ -88,8 +88,8 @@ struct gpool_lora_options {
 	/*
 	 * Limits of the copies in host memory that this set makes and uses, by the same policy: their number, and the
 	 * size of their pages in bytes. With a limit, an adapter is copied to `warm` when it was idle for idle_ms, or
-	 * when it is evicted earlier. If the limits leave no room, copies that are worth less are deleted, first those of
-	 * adapters that are in the pool. Copies that other engines have made are only counted. 0: no limit.
+	 * when it is evicted earlier. If the limits leave no room, copies that are worth less are deleted, first those
+	 * of adapters that are in the pool. Copies that other engines have made are only counted. 0: no limit.
 	 */
 	uint32_t warm_adapters;
 	/*
