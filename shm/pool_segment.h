@@ -25,7 +25,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 18,
+	POOL_LAYOUT_VERSION = 19,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
@@ -283,6 +283,7 @@ struct pool_header {
 	_Atomic uint32_t thread_cache_pages; /* lease.thread_cache_size */
 	_Atomic uint32_t alignment;          /* of allocations smaller than a page; a power of two, at least 256 */
 	_Atomic uint32_t promotion_uses;     /* adapters.promotion_threshold */
+	_Atomic uint32_t compression_ms;     /* adapters.compression_threshold */
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];

@@ -46,7 +46,6 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 	const struct config_key *key;
 	const struct config_synonym *synonym;
 	char path[64], why[400];
-	const char *reason;
 	int source;
 
 	if (!equals)
@@ -58,9 +57,6 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 			"--set %s: pools and tenants must be defined in the configuration file; --pool can also add a "
 			"pool",
 			path);
-	reason = config_key_refused(path);
-	if (!key && reason)
-		return config_fail(error, -EINVAL, "--set %s: there is no such key: %s", path, reason);
 	if (!key)
 		return config_fail(
 			error, -EINVAL, "--set %s: unknown key; gpoold --print-config prints all keys", path);

@@ -146,7 +146,7 @@ struct config {
 
 	struct {
 		uint32_t hot_budget, warm_budget; /* maximum numbers in a pool; 0: limited by memory only */
-		uint32_t promotion_uses;
+		uint32_t promotion_uses, compression_ms;
 	} adapters;
 
 	struct {

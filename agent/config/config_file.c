@@ -264,15 +264,9 @@ static int unknown_key(const struct reading *in, const config_setting_t *setting
 	const char *prefix, const char *label)
 {
 	struct suggestion best = {.distance = 99};
-	const char *given = config_setting_name(setting), *reason;
+	const char *given = config_setting_name(setting);
 	const struct config_synonym *synonym;
-	char child[64], path[128];
-
-	snprintf(path, sizeof(path), "%s%s%.60s", prefix, *prefix ? "." : "", given);
-	reason = table == &config_keys ? config_key_refused(path) : NULL;
-	if (reason)
-		return config_fail(
-			in->error, -EINVAL, "%s:%u: there is no key '%s': %s", in->name, setting->line, path, reason);
+	char child[64];
 
 	for (size_t i = 0; i < table->count; i++)
 		if (child_of(table->keys[i].path, prefix, child, sizeof(child)))

@@ -48,14 +48,6 @@ static const struct group_text groups[] = {
 #include "agent/config/config_keys.def"
 };
 
-struct refused_key {
-	const char *path, *reason;
-};
-#define CONFIG_REFUSED(refused_path, reason) {refused_path, reason},
-static const struct refused_key refused_keys[] = {
-#include "agent/config/config_keys.def"
-};
-
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 _Static_assert(COUNT(global_keys) <= CONFIG_KEYS_MAX, "raise CONFIG_KEYS_MAX");
@@ -113,14 +105,6 @@ int config_synonym_parse(const struct config_synonym *synonym, const struct conf
 		text = number;
 	}
 	return config_value_parse(key, text, base, why, why_bytes);
-}
-
-const char *config_key_refused(const char *path)
-{
-	for (size_t i = 0; i < COUNT(refused_keys); i++)
-		if (!strcmp(refused_keys[i].path, path))
-			return refused_keys[i].reason;
-	return NULL;
 }
 
 const char *config_group_help(const char *path)

@@ -76,9 +76,6 @@ const struct config_key *config_key_given(
 int config_synonym_parse(const struct config_synonym *synonym, const struct config_key *key, const char *text,
 	void *base, char *why, size_t why_bytes);
 
-/* config_key_refused() - return why there is no key with this path, or NULL if no reason is recorded. */
-const char *config_key_refused(const char *path);
-
 /* config_group_help() - return the help text of a group such as "lease" or "access.workers", or "". */
 const char *config_group_help(const char *path);
 

@@ -146,6 +146,7 @@ static void defaults_publish(
 	atomic_store_explicit(&header->thread_cache_pages, config->lease.thread_cache_pages, memory_order_relaxed);
 	atomic_store_explicit(&header->alignment, (uint32_t)pool->alignment, memory_order_relaxed);
 	atomic_store_explicit(&header->promotion_uses, config->adapters.promotion_uses, memory_order_relaxed);
+	atomic_store_explicit(&header->compression_ms, config->adapters.compression_ms, memory_order_relaxed);
 }
 
 void pool_configure(struct pool *pool)

@@ -71,8 +71,8 @@ struct gpool_lora_options {
 	uint32_t rebalance_ms;
 	/*
 	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
-	 * If one of them is not 0, the set evicts adapters itself, by a residency policy, and loads an adapter only
-	 * when it has room:
+	 * If one of them, or of warm_adapters and warm_bytes, is not 0, the set evicts adapters itself, by a residency
+	 * policy, and loads an adapter only when it has room:
 	 *
 	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
 	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a
@@ -85,11 +85,24 @@ struct gpool_lora_options {
 	 */
 	uint32_t hot_adapters;
 	uint64_t hot_bytes;
+	/*
+	 * Limits of the copies in host memory that this set makes and uses, by the same policy: their number, and the
+	 * size of their pages in bytes. With a limit, an adapter is copied to `warm` when it was idle for idle_ms, or
+	 * when it is evicted earlier. If the limits leave no room, copies that are worth less are deleted, first those
+	 * of adapters that are in the pool. Copies that other engines have made are only counted. 0: no limit.
+	 */
+	uint32_t warm_adapters;
+	/*
+	 * Time in milliseconds without a use after which an adapter is copied to `warm`; 1: as soon as it is not in
+	 * use. 0: adapters.compression_threshold (gpoold.conf), whose default is right after the load.
+	 */
+	uint32_t idle_ms;
+	uint64_t warm_bytes;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_options, 64);
+GPOOL_ASSERT_SIZE(gpool_lora_options, 80);
 #define GPOOL_LORA_OPTIONS_INIT \
 	{ \
-		sizeof(struct gpool_lora_options), 0, 0, 0, 0, {0, 0}, 0, 0, 0, 0 \
+		sizeof(struct gpool_lora_options), 0, 0, 0, 0, {0, 0}, 0, 0, 0, 0, 0, 0, 0 \
 	}
 
 enum { GPOOL_LORA_REASON_BYTES = 256 };
@@ -101,8 +114,8 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  * @lora:    receives the handle; call gpool_lora_destroy() before gpool_close()
  *
  * Return: 0, or
- *   -EINVAL  an option out of range; GPOOL_LORA_INT8 without cache_dir and warm; a warm pool that the CPU cannot read
- *            or that an observer opened
+ *   -EINVAL  an option out of range; GPOOL_LORA_INT8 without cache_dir and warm; warm_adapters, warm_bytes or idle_ms
+ *            without warm; a warm pool that the CPU cannot read or that an observer opened
  *   -E2BIG   options of a newer library, with a field set that this library does not have
  *   -ENOENT, -ENOTDIR, -EACCES  cache_dir cannot be opened
  *   -EPERM   the session is an observer or admin
@@ -453,8 +466,9 @@ struct gpool_lora_stats {
 	float hot_utilization, warm_utilization, cold_utilization;
 	float reserved;
 	uint64_t evicted; /* adapters that this set has evicted because of hot_bytes or hot_adapters */
+	uint64_t dropped; /* copies that this set has deleted because of warm_bytes or warm_adapters */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_stats, 192);
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 200);
 
 /*
  * gpool_lora_stats() - read the counters of a set of adapters.

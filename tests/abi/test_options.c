@@ -110,11 +110,14 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_span, sequence), 16);
 	assert_int_equal(GPOOL_KV_NEVER, 2);
 	assert_int_equal(GPOOL_KV_PREEMPTED, 2);
-	assert_int_equal(sizeof(struct gpool_lora_options), 64);
+	assert_int_equal(sizeof(struct gpool_lora_options), 80);
 	assert_int_equal(offsetof(struct gpool_lora_options, salt), 24);
 	assert_int_equal(offsetof(struct gpool_lora_options, warm), 40);
 	assert_int_equal(offsetof(struct gpool_lora_options, rebalance_ms), 48);
 	assert_int_equal(offsetof(struct gpool_lora_options, hot_bytes), 56);
+	assert_int_equal(offsetof(struct gpool_lora_options, warm_adapters), 64);
+	assert_int_equal(offsetof(struct gpool_lora_options, idle_ms), 68);
+	assert_int_equal(offsetof(struct gpool_lora_options, warm_bytes), 72);
 	assert_int_equal(sizeof(struct gpool_lora_array), 48);
 	assert_int_equal(offsetof(struct gpool_lora_array, row_stride), 16);
 	assert_int_equal(offsetof(struct gpool_lora_array, element), 40);
@@ -124,7 +127,8 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_lora_info, name), 64);
 	assert_int_equal(offsetof(struct gpool_lora_info, from_warm), 192);
 	assert_int_equal(offsetof(struct gpool_lora_info, rebalanced), 208);
-	assert_int_equal(sizeof(struct gpool_lora_stats), 192);
+	assert_int_equal(sizeof(struct gpool_lora_stats), 200);
+	assert_int_equal(offsetof(struct gpool_lora_stats, dropped), 192);
 	assert_int_equal(offsetof(struct gpool_lora_stats, evicted), 184);
 	assert_int_equal(offsetof(struct gpool_lora_stats, hot_evictions), 120);
 	assert_int_equal(offsetof(struct gpool_lora_stats, hot_utilization), 168);

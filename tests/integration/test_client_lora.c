@@ -1010,6 +1010,14 @@ static void loader_freeze(struct gpool_lora *in)
 	pthread_mutex_unlock(&in->lock);
 }
 
+static uint64_t refills_of(struct gpool *pool)
+{
+	struct gpool_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(gpool_stats(pool, &stats), 0);
+	return stats.refills;
+}
+
 /*
  * If its timeout permits, the waiting thread itself loads a copy in host memory. It loads neither from files nor with a
  * short timeout. With any timeout, it leaves the steps after the last part to the loader.
@@ -1019,6 +1027,7 @@ static void test_a_waiting_thread_helps(void **state)
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *engine;
 	uint32_t warm_one, cold_one, id, its, shared;
+	uint64_t messages, refills;
 
 	(void)state;
 	engines_start();
@@ -1046,9 +1055,16 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(info_of(engine, id).from_warm, 1);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
-	/* A call without a timeout loads and publishes it, without the loader. */
+	/*
+	 * A call without a timeout loads and publishes it, without the loader. It waits for the agent twice: for pages,
+	 * unless the lease has enough, and for the publication.
+	 */
 	loader_freeze(engine);
+	messages = one->attach_sequence;
+	refills = refills_of(one);
 	assert_int_equal(gpool_lora_acquire(engine, id, -1), 0);
+	assert_int_equal(one->attach_sequence - messages, 1);
+	assert_true(refills_of(one) - refills <= 1);
 	assert_int_equal(wrong_in(engine, id, warm_one), 0);
 	assert_int_equal(info_of(engine, id).loads, 3);
 	shared = registered(lora_of_other, warm_one);

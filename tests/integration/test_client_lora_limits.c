@@ -1,15 +1,17 @@
 /*
- * test_client_lora_limits.c - a set of adapters that keeps hot_adapters and hot_bytes by the residency policy.
+ * test_client_lora_limits.c - a set of adapters that keeps its limits by the residency policy, in the pool and among
+ * the copies in host memory.
  *
  * Goal: the set evicts the adapters with the lowest worth that are not in use, and refuses an adapter if those in use
  * leave no room. A fence, a failed load, an eviction by the agent, another engine with the same adapter, and a number
- * that is used again leave the policy with the true state. Prefetches and rebalancing follow the policy.
+ * that is used again leave the policy with the true state. Prefetches and rebalancing follow the policy. Adapters that
+ * are idle, or are evicted, are copied to host memory, and the copies with the lowest worth are deleted.
  *
  * Method: an engine with small adapters on a gpoold, and the invariants of the policy after each test.
  *
  * Requirements: L5, L17.
  */
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 #include "client/lora/residency/residency.h"
 #include "tests/integration/lora_engine.h"
 
@@ -21,7 +23,12 @@ enum { HOUR_MS = 3600000, SMALL_ONES = 6 };
 static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
 	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
-static struct gpool *one, *other;
+/* With a second pool for copies, of which each needs one page. */
+static const char *const with_copies[] = {"--pool", POOL, "--pool",
+	"name=warm,backend=host,size=16MiB,page_size=1MiB,reserved=0", QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static struct gpool *one, *other, *warm;
 static struct gpool_lora *lora, *lora_of_other;
 static uint32_t ids[SMALL_ONES];
 
@@ -58,15 +65,39 @@ static uint32_t registered(struct gpool_lora *in, uint32_t adapter)
 	return id;
 }
 
-static void engine_start(uint32_t hot_adapters, uint32_t rebalance_ms)
+static void engine_start_with(const char *const *arguments, const struct gpool_lora_options *limits)
 {
+	struct gpool_lora_options options = *limits;
+
 	engine_adapters_begin();
-	start(calm);
-	one = open_worker();
-	other = open_worker();
-	lora = set_made(one, hot_adapters, 0, rebalance_ms);
+	start(arguments);
+	one = open_as(0, "p0", NULL);
+	other = open_as(0, "p0", NULL);
+	warm = arguments == with_copies ? open_as(0, "warm", NULL) : NULL;
+	options.warm = warm;
+	assert_int_equal(gpool_lora_create(one, &options, &lora), 0);
 	for (int i = 0; i < SMALL_ONES; i++)
 		ids[i] = registered(lora, engine_adapter(24, SAFETENSORS_F16));
+}
+
+static void engine_start(uint32_t hot_adapters, uint32_t rebalance_ms)
+{
+	struct gpool_lora_options limits = GPOOL_LORA_OPTIONS_INIT;
+
+	limits.hot_adapters = hot_adapters;
+	limits.rebalance_ms = rebalance_ms;
+	engine_start_with(calm, &limits);
+}
+
+static void engine_start_warm(uint32_t hot_adapters, uint32_t warm_adapters, uint32_t idle_ms)
+{
+	struct gpool_lora_options limits = GPOOL_LORA_OPTIONS_INIT;
+
+	limits.hot_adapters = hot_adapters;
+	limits.warm_adapters = warm_adapters;
+	limits.idle_ms = idle_ms;
+	limits.rebalance_ms = UINT32_MAX;
+	engine_start_with(with_copies, &limits);
 }
 
 /* Return NULL if the state of the policy is consistent, and corresponds to that of the adapters. */
@@ -82,6 +113,9 @@ static const char *wrong(void)
 			text = "an adapter is resident and the policy does not know it, or the reverse";
 		if (entry && entry->is_held && !entry->acquired)
 			text = "the policy knows an adapter as used that is not in use";
+		if (entry && residency_warm(lora->residency, i) == RESIDENCY_COPYING && !lora->copying &&
+			TAILQ_EMPTY(&lora->later) && !residency_has_next(lora->residency))
+			text = "the policy waits for a copy that no thread makes";
 	}
 	return text;
 }
@@ -93,7 +127,8 @@ static bool is_quiet(void)
 
 	pthread_mutex_lock(&lora->lock);
 	is = !residency_has_next(lora->residency) && !lora->deciding && !lora->loads && TAILQ_EMPTY(&lora->queue) &&
-		TAILQ_EMPTY(&lora->drafts) && TAILQ_EMPTY(&lora->surplus);
+		TAILQ_EMPTY(&lora->drafts) && TAILQ_EMPTY(&lora->surplus) && TAILQ_EMPTY(&lora->later) &&
+		!lora->copying;
 	pthread_mutex_unlock(&lora->lock);
 	return is;
 }
@@ -117,6 +152,7 @@ static int engine_stop(void **state)
 	lora = lora_of_other = NULL;
 	gpool_close(one);
 	gpool_close(other);
+	gpool_close(warm);
 	return error | engine_adapters_end() | stop(state);
 }
 
@@ -449,6 +485,209 @@ static void test_layer_by_layer(void **state)
 	check();
 }
 
+/* ---- copies in host memory ---- */
+
+static bool has_copy(uint32_t id)
+{
+	const char *name = lora->entries[id]->adapter->warm_name;
+
+	return gpool_object_find(warm, &name, 1) == 1;
+}
+
+static uint32_t copies(void)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	while (gpool_object_next(warm, &cursor, &info) == 0)
+		count++;
+	return count;
+}
+
+static enum residency_warm warm_state(uint32_t id)
+{
+	enum residency_warm state;
+
+	pthread_mutex_lock(&lora->lock);
+	state = residency_warm(lora->residency, id);
+	pthread_mutex_unlock(&lora->lock);
+	return state;
+}
+
+/* Only an idle adapter is copied. The next load uses the copy. */
+static void test_copy_of_an_idle_adapter(void **state)
+{
+	(void)state;
+	engine_start_warm(0, 100, 1);
+	acquired(ids[0]);
+	used(ids[1], 1);
+	AWAIT(has_copy(ids[1]));
+	assert_false(has_copy(ids[0]));
+	assert_int_equal(warm_state(ids[0]), RESIDENCY_NO_COPY);
+	released(ids[0]);
+	AWAIT(has_copy(ids[0]));
+	check();
+	assert_int_equal(stats().warm_made, 2);
+	assert_int_equal(gpool_lora_unload(lora, ids[0]), 0);
+	used(ids[0], 1);
+	assert_int_equal(info_of(ids[0]).from_warm, 1);
+	check();
+	assert_int_equal(stats().warm_made, 2);
+	assert_int_equal(warm_state(ids[0]), RESIDENCY_COPY);
+}
+
+/* An adapter that is evicted before it was idle long enough is copied when it is evicted. No load waits for this. */
+static void test_copy_at_an_eviction(void **state)
+{
+	(void)state;
+	engine_start_warm(1, 0, HOUR_MS);
+	used(ids[0], 1);
+	check();
+	assert_int_equal(copies(), 0);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = true; /* no thread makes copies */
+	pthread_mutex_unlock(&lora->lock);
+	used(ids[1], 1);
+	AWAIT(stats().evicted == 1);
+	used(ids[0], 1);
+	AWAIT(stats().evicted == 2);
+	assert_int_equal(copies(), 0);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = false;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+	AWAIT(has_copy(ids[0]) && has_copy(ids[1]));
+	check();
+	used(ids[1], 1);
+	assert_int_equal(info_of(ids[1]).from_warm, 1);
+	check();
+}
+
+/* Of two adapters in the pool, the one with more uses has the copy. */
+static void test_copies_of_higher_worth(void **state)
+{
+	(void)state;
+	engine_start_warm(0, 1, 1);
+	used(ids[0], 3);
+	AWAIT(has_copy(ids[0]));
+	check();
+	used(ids[1], 1);
+	check();
+	for (int i = 0; i < 20; i++)
+		acquired(ids[1]);
+	for (int i = 0; i < 20; i++)
+		released(ids[1]);
+	AWAIT(has_copy(ids[1]));
+	check();
+	assert_false(has_copy(ids[0]));
+	assert_int_equal(stats().dropped, 1);
+	assert_int_equal(copies(), 1);
+}
+
+static void test_no_copy_fits(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *none;
+
+	(void)state;
+	options.hot_adapters = 1;
+	options.warm_bytes = 1;
+	options.idle_ms = 1;
+	options.rebalance_ms = UINT32_MAX;
+	engine_start_with(with_copies, &options);
+	used(ids[0], 1);
+	used(ids[1], 1);
+	AWAIT(stats().evicted == 1);
+	check();
+	assert_int_equal(copies(), 0);
+	assert_int_equal(gpool_lora_create(one, &options, &none), -EINVAL);
+}
+
+/* A copy of another engine is found by a load, and is only forgotten. A lost copy is made again. */
+static void test_copies_of_other_engines(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_block block;
+	uint32_t its;
+
+	(void)state;
+	engine_start_warm(0, 1, 1);
+	options.warm = warm;
+	options.rebalance_ms = UINT32_MAX;
+	assert_int_equal(gpool_lora_create(other, &options, &lora_of_other), 0);
+	its = registered(lora_of_other, 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, its, GPOOL_FENCE_NONE), 0);
+	AWAIT(copies() == 1);
+	assert_int_equal(gpool_lora_unload(lora_of_other, its), 0);
+	used(ids[0], 1);
+	assert_int_equal(info_of(ids[0]).from_warm, 1);
+	check();
+	assert_int_equal(warm_state(ids[0]), RESIDENCY_COPY);
+	for (int i = 0; i < 20; i++)
+		acquired(ids[1]);
+	for (int i = 0; i < 20; i++)
+		released(ids[1]);
+	AWAIT(has_copy(ids[1]));
+	check();
+	assert_true(has_copy(ids[0]));
+	assert_int_equal(stats().dropped, 0);
+	assert_int_equal(stats().warm_made, 1);
+	/* The agent evicts the copies, which the next load finds. */
+	block = alloc(warm, 16);
+	AWAIT(copies() == 0);
+	assert_int_equal(gpool_free(warm, &block), 0);
+	assert_int_equal(gpool_lora_unload(lora, ids[1]), 0);
+	used(ids[1], 1);
+	assert_int_equal(info_of(ids[1]).from_warm, 0);
+	AWAIT(has_copy(ids[1]));
+	check();
+}
+
+/* An adapter can be unregistered before its copy is made, and its number used again. */
+static void test_unregistered_before_its_copy(void **state)
+{
+	(void)state;
+	engine_start_warm(0, 100, 1);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = true;
+	pthread_mutex_unlock(&lora->lock);
+	used(ids[0], 1);
+	AWAIT(warm_state(ids[0]) == RESIDENCY_COPYING);
+	assert_int_equal(gpool_lora_unregister(lora, ids[0]), 0);
+	assert_int_equal(registered(lora, engine_adapter(24, SAFETENSORS_F16)), ids[0]);
+	used(ids[0], 1);
+	AWAIT(warm_state(ids[0]) == RESIDENCY_COPYING);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = false;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+	AWAIT(copies() == 2);
+	check();
+	assert_int_equal(warm_state(ids[0]), RESIDENCY_COPY);
+}
+
+/* An adapter that only a fence holds is copied after the fence is signaled. */
+static void test_copy_after_a_fence(void **state)
+{
+	struct gpool_fence fence;
+	uint32_t stream;
+
+	(void)state;
+	engine_start_warm(0, 100, 1);
+	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
+	assert_int_equal(gpool_fence_record(one, stream, &fence), 0);
+	acquired(ids[0]);
+	assert_int_equal(gpool_lora_release(lora, ids[0], fence), 0);
+	used(ids[1], 1);
+	AWAIT(has_copy(ids[1]));
+	assert_false(has_copy(ids[0]));
+	assert_int_equal(gpool_fence_signal(one, fence), 0);
+	AWAIT(has_copy(ids[0]));
+	check();
+	gpool_stream_close(one, stream);
+}
+
 /* ---- schedulers and threads ---- */
 
 static void test_scheduler(void **state)
@@ -501,13 +740,11 @@ static void *thread_run(void *argument)
 	return (void *)failed;
 }
 
-static void test_threads(void **state)
+static void threads_run(void)
 {
 	pthread_t threads[THREADS];
 	void *failed;
 
-	(void)state;
-	engine_start(2, 1);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, thread_run, (void *)i), 0);
 	for (int i = 0; i < THREADS; i++) {
@@ -521,6 +758,27 @@ static void test_threads(void **state)
 	for (int i = 0; i < SMALL_ONES; i++)
 		used(ids[i], 1);
 	check();
+}
+
+static void test_threads(void **state)
+{
+	(void)state;
+	engine_start(2, 1);
+	threads_run();
+}
+
+static void test_threads_and_copies(void **state)
+{
+	struct gpool_lora_options limits = GPOOL_LORA_OPTIONS_INIT;
+
+	(void)state;
+	limits.hot_adapters = 2;
+	limits.warm_adapters = 3;
+	limits.idle_ms = 1;
+	limits.rebalance_ms = 1;
+	engine_start_with(with_copies, &limits);
+	threads_run();
+	assert_true(stats().warm_made > 0);
 }
 
 int main(int argc, char **argv)
@@ -541,8 +799,16 @@ int main(int argc, char **argv)
 		TEST(prefetch),
 		TEST(rebalancing),
 		TEST(layer_by_layer),
+		TEST(copy_of_an_idle_adapter),
+		TEST(copy_at_an_eviction),
+		TEST(copies_of_higher_worth),
+		TEST(no_copy_fits),
+		TEST(copies_of_other_engines),
+		TEST(unregistered_before_its_copy),
+		TEST(copy_after_a_fence),
 		TEST(scheduler),
 		TEST(threads),
+		TEST(threads_and_copies),
 	};
 
 	if (argc > 1)

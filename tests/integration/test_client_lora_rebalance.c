@@ -10,7 +10,7 @@
  *
  * Requirements: L5.
  */
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 #include "tests/integration/lora_engine.h"
 
 #include <errno.h>
@@ -290,6 +290,149 @@ static void test_budgets(void **state)
 		assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
 }
 
+/* ---- the threshold for compression ---- */
+
+#define THRESHOLD(time) \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; },\n" \
+	"          { name = \"warm\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
+	"adapters = { compression_threshold = \"" time "\"; };\n"
+
+static char config_path[128];
+
+static void config_write(const char *text)
+{
+	FILE *file = fopen(config_path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	harness_config_apply(config_path);
+}
+
+static void threshold_reload(const char *text)
+{
+	const struct msg_reload_request request = {0};
+	struct msg_done_reply done;
+
+	config_write(text);
+	ASK(reload_request, &request, done_reply, &done);
+	if (!strstr(done.text, "adapters.compression_threshold"))
+		fail_msg("the reload reports: %s", done.text);
+}
+
+static bool has_copy(uint32_t id)
+{
+	const char *name = lora->entries[id]->adapter->warm_name;
+
+	return gpool_object_find(warm, &name, 1) == 1;
+}
+
+static uint32_t copies_resting(void)
+{
+	const struct lora_later *later;
+	uint32_t count = 0;
+
+	pthread_mutex_lock(&lora->lock);
+	TAILQ_FOREACH(later, &lora->resting, link)
+	count++;
+	pthread_mutex_unlock(&lora->lock);
+	return count;
+}
+
+/*
+ * An adapter is copied to host memory when it was not used for the threshold, and not while it is acquired. A reload
+ * changes the threshold. Requirements: U20.
+ */
+static void test_compression_threshold(void **state)
+{
+	static const char *const arguments[] = {"--config", config_path, NULL};
+	uint32_t ids[3];
+
+	(void)state;
+	strcpy(config_path, "/tmp/gpool-threshold-XXXXXX");
+	close(mkstemp(config_path));
+	config_write(THRESHOLD("1h"));
+	engine_start_with(arguments, "warm", 1);
+	for (int i = 0; i < 3; i++)
+		ids[i] = small_one();
+	assert_int_equal(atomic_load(&one->header->compression_ms), HOUR_MS);
+	used(ids[0], 1);
+	used(ids[1], 1);
+	assert_int_equal(gpool_lora_acquire(lora, ids[0], -1), 0);
+	assert_int_equal(copies_resting(), 2);
+	assert_int_equal(objects_in(warm), 0);
+	threshold_reload(THRESHOLD("1ms"));
+	AWAIT(has_copy(ids[1]));
+	assert_false(has_copy(ids[0]));
+	assert_int_equal(copies_resting(), 1);
+	assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
+	AWAIT(has_copy(ids[0]));
+	/* An adapter that was unregistered is copied, too. */
+	threshold_reload(THRESHOLD("1h"));
+	used(ids[2], 1);
+	assert_int_equal(copies_resting(), 1);
+	assert_int_equal(gpool_lora_unregister(lora, ids[2]), 0);
+	/* Without a threshold, the copy is made right after the load, even if the adapter is in use. */
+	threshold_reload(THRESHOLD("0ms"));
+	AWAIT(objects_in(warm) == 3);
+	ids[2] = small_one();
+	assert_int_equal(gpool_lora_acquire(lora, ids[2], -1), 0);
+	AWAIT(has_copy(ids[2]));
+	assert_int_equal(gpool_lora_release(lora, ids[2], GPOOL_FENCE_NONE), 0);
+	unlink(config_path);
+}
+
+static bool has_no_copies_to_make(struct gpool_lora *set)
+{
+	bool none;
+
+	pthread_mutex_lock(&set->lock);
+	none = TAILQ_EMPTY(&set->resting) && TAILQ_EMPTY(&set->later) && !set->copying;
+	pthread_mutex_unlock(&set->lock);
+	return none;
+}
+
+/* The option of a set has precedence. A copy that another engine has made meanwhile is not made again. */
+static void test_idle_ms(void **state)
+{
+	static const char *const arguments[] = {"--pool", POOL, "--pool",
+		"name=warm,backend=host,size=64MiB,page_size=1MiB,reserved=0", QUIET, "--set",
+		"adapters.compression_threshold=1h", NULL};
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *slower = NULL;
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id, its;
+
+	(void)state;
+	engine_start_with(arguments, "warm", UINT32_MAX);
+	slower = lora;
+	options.warm = warm;
+	options.idle_ms = 1;
+	options.rebalance_ms = UINT32_MAX;
+	assert_int_equal(gpool_lora_create(one, &options, &lora), 0);
+	id = small_one();
+	snprintf(path, sizeof(path), "%s/0", engine_folder);
+	assert_int_equal(gpool_lora_register(slower, "0", path, &its, why), 0);
+	assert_int_equal(gpool_lora_acquire(slower, its, -1), 0);
+	assert_int_equal(gpool_lora_release(slower, its, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_unload(slower, its), 0);
+	used(id, 1);
+	AWAIT(has_copy(id));
+	pthread_mutex_lock(&slower->lock);
+	slower->idle_ms = 1;
+	pthread_cond_broadcast(&slower->queued);
+	pthread_mutex_unlock(&slower->lock);
+	AWAIT(has_no_copies_to_make(slower));
+	assert_int_equal(gpool_lora_stats(slower, &stats), 0);
+	assert_int_equal(stats.warm_made + stats.warm_full, 0);
+	assert_int_equal(gpool_lora_destroy(slower), 0);
+	options.warm = NULL;
+	assert_int_equal(gpool_lora_create(one, &options, &slower), -EINVAL);
+}
+
 /* ---- adapters that are not loaded again ---- */
 
 static void test_used_once(void **state)
@@ -429,6 +572,8 @@ int main(int argc, char **argv)
 		TEST(once_for_its_uses),
 		TEST(threshold),
 		TEST(budgets),
+		TEST(compression_threshold),
+		TEST(idle_ms),
 		TEST(used_once),
 		TEST(unloaded),
 		TEST(never),

@@ -55,6 +55,7 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 		{POOLS_OF("32MiB") "eviction = { start = 90; stop = 80; begin = 3; };\n", 2},
 		{POOLS_OF("32MiB") "\nlease = {\n	idle = \"2 parsecs\";\n};\n", 4},
 		{POOLS_OF("32MiB") "eviction = {\n	start = 101;\n};\n", 3},
+		{POOLS_OF("32MiB") "adapters = {\n	compression_threshold = 60;\n};\n", 3},
 		{POOLS_OF("32MiB") "access = { admins = {\n	users = [ \"nobody-of-that-name\" ]; }; };\n", 3},
 	};
 	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], place[96], text[2048];

@@ -104,6 +104,31 @@ static void test_adds_up(void **state)
 	cJSON_Delete(all);
 }
 
+/*
+ * Copies are made from the disk, as in the library: no eviction waits for one, and adapters are loaded from the copies.
+ * Requirements: L17.
+ */
+static void test_copies_from_the_disk(void **state)
+{
+	const cJSON *load, *result;
+	cJSON *all;
+
+	(void)state;
+	assert_int_equal(RUN("lora", excerpt, "--adapters", "300", "--hot", "20", "--warm", "60", "--cost", "save=0",
+				 "-o", "json", "-q"),
+		0);
+	all = read_result();
+	cJSON_ArrayForEach(load, member(all, "loads"))
+	{
+		cJSON_ArrayForEach(result, member(load, "results"))
+		{
+			assert_adds_up(all, member(load, "alone"), result);
+			assert_true(number(result, "loads_warm") > 0);
+		}
+	}
+	cJSON_Delete(all);
+}
+
 /* All adapters fit. Each is loaded once, which is the minimum. */
 static void test_room_for_all(void **state)
 {
@@ -407,6 +432,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_adds_up),
+		cmocka_unit_test(test_copies_from_the_disk),
 		cmocka_unit_test(test_room_for_all),
 		cmocka_unit_test(test_by_hand),
 		cmocka_unit_test(test_same_seed_same_result),

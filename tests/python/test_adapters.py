@@ -142,6 +142,9 @@ class Adapters(AgentTest):
             self.assertEqual(other.info().tier, gpool.Tier.HOT)
         with self.pool.adapters(hot_bytes=1) as adapters:
             self.assertRaisesRegex(gpool.Error, "hot_bytes", adapters.register, "large", str(PLAIN))
+        for limit in ("warm_adapters", "warm_bytes", "idle_ms"):
+            with self.assertRaisesRegex(gpool.Error, "require warm"):
+                self.pool.adapters(**{limit: 1})  # type: ignore[arg-type]
 
     def test_they_are_acquired_and_released(self) -> None:
         with self.pool.adapters() as adapters:

@@ -368,9 +368,6 @@ static void test_unknown_keys(void **state)
 			"2: unknown key 'pools.a.pagesize'; did you mean 'page_size'?"},
 		{"\neviction = { hihg_watermark = 3; };",
 			"2: unknown key 'eviction.hihg_watermark'; did you mean 'high_watermark'?"},
-		{"adapters = { compression_threshold = \"60s\"; };",
-			"1: there is no key 'adapters.compression_threshold': the compressed copy of an adapter is "
-			"stored right after its first load, with the option GPOOL_LORA_INT8"},
 		{"tenants = ( { name = \"t\"; wieght = 3; } );",
 			"1: unknown key 'tenants.t.wieght'; did you mean 'weight'?"},
 	};
@@ -403,7 +400,8 @@ static void test_synonyms(void **state)
 			      "eviction = { high_watermark = 70; low_watermark = 60; hysteresis = 0.25; };\n"
 			      "pins = { max_pin_duration = \"7s\"; pin_timeout = \"8ms\"; leaked = \"unpin\"; };\n"
 			      "lease = { allocation_strategy = \"first_fit\"; thread_cache_size = 32; };\n"
-			      "adapters = { hot_budget = 100; warm_budget = 1000; promotion_threshold = 10; };"),
+			      "adapters = { hot_budget = 100; warm_budget = 1000; compression_threshold = \"60s\";\n"
+			      "promotion_threshold = 10; };"),
 		0);
 	assert_int_equal(config.pools[0].size.unit, CONFIG_AMOUNT_PAGES);
 	assert_int_equal(config.pools[0].size.value, 64);
@@ -418,12 +416,15 @@ static void test_synonyms(void **state)
 	assert_int_equal(config.adapters.hot_budget, 100);
 	assert_int_equal(config.adapters.warm_budget, 1000);
 	assert_int_equal(config.adapters.promotion_uses, 10);
+	assert_int_equal(config.adapters.compression_ms, 60000);
 	assert_int_equal(config_set(&config, "eviction.high_watermark=95", &error), 0);
 	assert_int_equal(config.eviction.start_percent, 95);
-	assert_int_equal(config_set(&config, "adapters.compression_threshold=60s", &error), -EINVAL);
+	assert_int_equal(config_set(&config, "adapters.compression_threshold=2min", &error), 0);
+	assert_int_equal(config.adapters.compression_ms, 120000);
+	assert_int_equal(config_set(&config, "adapters.compression_threshold=60", &error), -EINVAL);
 	assert_string_equal(error.text,
-		"--set adapters.compression_threshold: there is no such key: the compressed copy of an adapter is "
-		"stored right after its first load, with the option GPOOL_LORA_INT8");
+		"--set adapters.compression_threshold: invalid value '60'; expected a duration in quotes, in ms, s, "
+		"min or h, from \"0ms\" to \"24h\"");
 	assert_int_equal(config_add_pool(&config, "name=b,backend=host,total_pages=32", &error), 0);
 	assert_int_equal(config.pools[1].size.value, 32);
 	/* A check across keys names the place of a synonym. */

@@ -416,6 +416,132 @@ static void test_copies_of_hot_adapters_are_evicted_first(void **state)
 	end();
 }
 
+/* Copies from files delay neither an eviction nor a load, and a failed load says nothing about them. */
+static void test_copies_from_files(void **state)
+{
+	struct residency_limits limits = limits_of(10, 100);
+	struct residency_decision late = {.adapter = 0, .action = RESIDENCY_COMPRESS};
+
+	(void)state;
+	limits.from_files = true;
+	limits.idle_us = 0;
+	begin(&limits, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		add(i, 10);
+	use_cold(0);
+	assert_true(residency_due_us(all) <= now);
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 0);
+	assert_true(residency_due_us(all) == UINT64_MAX);
+	/* 0 is evicted while its copy is made, 1 when it has none. */
+	assert_int_equal(residency_acquire(all, 1, now), 0);
+	expect(RESIDENCY_EVICT, 0);
+	expect(RESIDENCY_LOAD_COLD, 1);
+	done(RESIDENCY_LOAD_COLD, 1, true);
+	residency_release(all, 1, now);
+	done(RESIDENCY_COMPRESS, 0, true);
+	assert_int_equal(residency_acquire(all, 0, now), 0);
+	expect(RESIDENCY_EVICT, 1);
+	expect(RESIDENCY_COMPRESS, 1);
+	expect(RESIDENCY_LOAD_WARM, 0);
+	done(RESIDENCY_LOAD_WARM, 0, false);
+	residency_release(all, 0, now);
+	expect_nothing();
+	assert_int_equal(residency_warm(all, 0), RESIDENCY_COPY);
+	/* 1 is forgotten while its copy is made. A decision for its number is then not pending. */
+	assert_int_equal(residency_unregister(all, 1), 0);
+	late.adapter = 1;
+	assert_int_equal(residency_done(all, &late, true, now), -EINVAL);
+	add(1, 10);
+	use_cold(1);
+	/* The adapter is forgotten while it is the one that was idle: other adapters can be copied. */
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 1);
+	assert_int_equal(residency_unload(all, 1), 0);
+	expect(RESIDENCY_EVICT, 1);
+	assert_int_equal(residency_unregister(all, 1), 0);
+	use_cold(2);
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 2);
+	end();
+}
+
+/* A copy that has no room is tried again after a time, or after a use, even if the idle time is 0. */
+static void test_no_room_for_a_copy(void **state)
+{
+	struct residency_limits limits = limits_of(100, 5);
+
+	(void)state;
+	limits.from_files = true;
+	limits.idle_us = 0;
+	begin(&limits, 3);
+	for (uint32_t i = 0; i < 2; i++)
+		add(i, 10);
+	use_cold(0);
+	use_hot(0, 2);
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 0);
+	done(RESIDENCY_COMPRESS, 0, true);
+	use_cold(1);
+	residency_tick(all, now);
+	expect_nothing();
+	assert_true(residency_due_us(all) > now && residency_due_us(all) < UINT64_MAX);
+	now = residency_due_us(all);
+	residency_tick(all, now);
+	expect_nothing();
+	use_hot(1, 20);
+	residency_tick(all, now);
+	expect(RESIDENCY_DROP, 0);
+	expect(RESIDENCY_COMPRESS, 1);
+	end();
+}
+
+/* A load finds copies of other processes, and finds that copies are lost. */
+static void test_copies_of_other_processes(void **state)
+{
+	struct residency_limits limits = limits_of(100, 10);
+	struct residency_stats stats;
+
+	(void)state;
+	limits.from_files = true;
+	limits.warm_count = 2;
+	begin(&limits, 4);
+	for (uint32_t i = 0; i < 4; i++)
+		add(i, 10);
+	for (uint32_t i = 0; i < 3; i++)
+		residency_copy_seen(all, i, true, 5 * MB);
+	residency_copy_seen(all, 3, true, 6 * MB);
+	check();
+	/* The third has no room. A smaller copy makes room. */
+	assert_int_equal(residency_warm(all, 1), RESIDENCY_COPY);
+	assert_int_equal(residency_warm(all, 2), RESIDENCY_NO_COPY);
+	assert_int_equal(residency_warm(all, 3), RESIDENCY_NO_COPY);
+	residency_copy_seen(all, 0, true, 2 * MB);
+	residency_copy_seen(all, 0, true, 9 * MB);
+	residency_get_stats(all, &stats);
+	assert_int_equal(stats.warm_bytes, 7 * MB);
+	residency_copy_seen(all, 0, false, 2 * MB);
+	residency_copy_seen(all, 2, true, 5 * MB);
+	check();
+	assert_int_equal(residency_warm(all, 0), RESIDENCY_NO_COPY);
+	assert_int_equal(residency_warm(all, 2), RESIDENCY_COPY);
+	/* An adapter whose copy has failed is copied again after its next load. */
+	residency_copy_seen(all, 2, false, 5 * MB);
+	use_cold(0);
+	now += 60 * SECOND;
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 0);
+	done(RESIDENCY_COMPRESS, 0, false);
+	residency_set_idle(all, SECOND);
+	now += 60 * SECOND;
+	residency_tick(all, now);
+	expect_nothing();
+	residency_copy_seen(all, 0, false, 2 * MB);
+	residency_tick(all, now);
+	expect(RESIDENCY_COMPRESS, 0);
+	end();
+}
+
 static void test_prefetched_adapters_are_expected(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 0);
@@ -662,7 +788,7 @@ static double slow_worth(const struct slow_adapter *adapter)
 static bool slow_idle(const struct slow_adapter *adapter)
 {
 	return adapter->hot == RESIDENCY_RESIDENT && !adapter->references && !adapter->pins &&
-		adapter->warm != RESIDENCY_COPYING;
+		(adapter->warm != RESIDENCY_COPYING || slow.limits.from_files);
 }
 
 /*
@@ -718,13 +844,14 @@ static void slow_do(const struct residency_decision *decision)
 		slow.hot--;
 		break;
 	case RESIDENCY_SAVE:
+		assert_false(slow.limits.from_files);
 		slow_leaves(adapter);
 		adapter->hot = RESIDENCY_LEAVING;
 		slow_copy(adapter);
 		slow_pend(decision);
 		break;
 	case RESIDENCY_COMPRESS:
-		assert_true(slow_idle(adapter));
+		assert_true(slow_idle(adapter) || (slow.limits.from_files && adapter->hot == RESIDENCY_ABSENT));
 		slow_copy(adapter);
 		slow_pend(decision);
 		break;
@@ -755,9 +882,10 @@ static void slow_finish(void)
 	const struct residency_decision decision = slow.pending[place];
 	struct slow_adapter *adapter = &slow.adapters[decision.adapter];
 	bool ok = any(8) > 0;
+	enum residency_hot before = adapter->hot;
 
 	slow.pending[place] = slow.pending[--slow.pending_count];
-	if (adapter->hot == RESIDENCY_LOADING) {
+	if (decision.action == RESIDENCY_LOAD_WARM || decision.action == RESIDENCY_LOAD_COLD) {
 		adapter->hot = ok ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT;
 	} else {
 		adapter->warm = ok ? RESIDENCY_COPY : RESIDENCY_NO_COPY;
@@ -766,7 +894,7 @@ static void slow_finish(void)
 		slow.warm -= !ok;
 		adapter->hot = decision.action == RESIDENCY_SAVE ? RESIDENCY_ABSENT : adapter->hot;
 	}
-	if (adapter->hot == RESIDENCY_ABSENT) {
+	if (adapter->hot == RESIDENCY_ABSENT && before != RESIDENCY_ABSENT) {
 		slow.hot_bytes -= adapter->bytes;
 		slow.hot--;
 	}
@@ -905,7 +1033,7 @@ static void slow_step(void)
 }
 
 /* Short runs, because an adapter whose copy has failed is not copied again. */
-static void slow_run(bool rebalance)
+static void slow_run(bool rebalance, bool from_files)
 {
 	memset(&slow, 0, sizeof(slow));
 	slow.limits = limits_of(60, 40);
@@ -914,6 +1042,7 @@ static void slow_run(bool rebalance)
 	slow.limits.worth.promote_uses = UINT32_MAX; /* the boost is tested separately */
 	slow.limits.worth.half_life_us = 100 * SECOND;
 	slow.limits.rebalance_us = rebalance ? SECOND : 0;
+	slow.limits.from_files = from_files;
 	begin(&slow.limits, ADAPTERS);
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		slow_register(i);
@@ -938,8 +1067,8 @@ static void test_random(void **state)
 	(void)state;
 	seed_begin();
 	for (uint32_t run = 0; run <= steps / RUN_STEPS; run++) {
-		slow_run(false);
-		slow_run(true);
+		slow_run(false, run % 2);
+		slow_run(true, run % 2);
 	}
 }
 
@@ -990,6 +1119,9 @@ int main(void)
 		cmocka_unit_test(test_unregistered),
 		cmocka_unit_test(test_idle_adapters_get_copies),
 		cmocka_unit_test(test_copies_of_hot_adapters_are_evicted_first),
+		cmocka_unit_test(test_copies_from_files),
+		cmocka_unit_test(test_no_room_for_a_copy),
+		cmocka_unit_test(test_copies_of_other_processes),
 		cmocka_unit_test(test_prefetched_adapters_are_expected),
 		cmocka_unit_test(test_ten_accesses_are_a_boost),
 		cmocka_unit_test(test_rebalancing_ends),

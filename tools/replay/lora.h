@@ -68,12 +68,13 @@ void lora_workload_fini(struct lora_workload *workload);
 
 /* Durations of the simulated operations. */
 struct lora_costs {
-	double step_us;         /* step of the engine, which reads the model once */
-	double prefill_us;      /* per prompt token */
-	double decode_us;       /* per running request, for reading its keys and values */
-	double adapter_us;      /* per MiB of each different adapter in a batch, for reading it */
-	double load_us;         /* per load, in addition to the transfer */
-	double disk, bus, save; /* GB/s: disk to GPU; warm copies to GPU; GPU to warm copies */
+	double step_us;    /* step of the engine, which reads the model once */
+	double prefill_us; /* per prompt token */
+	double decode_us;  /* per running request, for reading its keys and values */
+	double adapter_us; /* per MiB of each different adapter in a batch, for reading it */
+	double load_us;    /* per load, in addition to the transfer */
+	/* GB/s: disk to GPU; warm copies to GPU; GPU to warm copies, or 0: warm copies are made from the disk */
+	double disk, bus, save;
 };
 
 struct lora_strategy {

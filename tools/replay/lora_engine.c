@@ -57,13 +57,13 @@ static void job_begin(struct service *service, const struct residency_decision *
 {
 	const struct lora_costs *costs = &service->plan->costs;
 	const struct lora_adapter *adapter = &service->plan->workload->adapters[decision->adapter];
-	uint64_t *channel_us = decision->action == RESIDENCY_LOAD_COLD ? &service->disk_us
-		: decision->action == RESIDENCY_LOAD_WARM              ? &service->bus_us
-								       : &service->save_us;
+	bool disk = decision->action == RESIDENCY_LOAD_COLD ||
+		(decision->action != RESIDENCY_LOAD_WARM && costs->save == 0);
+	uint64_t *channel_us = disk                       ? &service->disk_us
+		: decision->action == RESIDENCY_LOAD_WARM ? &service->bus_us
+							  : &service->save_us;
 	double bytes = (double)(decision->action == RESIDENCY_LOAD_WARM ? adapter->warm_bytes : adapter->bytes);
-	double rate = decision->action == RESIDENCY_LOAD_COLD ? costs->disk
-		: decision->action == RESIDENCY_LOAD_WARM     ? costs->bus
-							      : costs->save;
+	double rate = disk ? costs->disk : decision->action == RESIDENCY_LOAD_WARM ? costs->bus : costs->save;
 
 	*channel_us = (*channel_us > service->now_us ? *channel_us : service->now_us) +
 		(uint64_t)(costs->load_us + bytes / rate / 1e3);

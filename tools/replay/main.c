@@ -173,7 +173,8 @@ static const struct option_spec lora_options[] = {
 		"Maximum number of different adapters in a batch, with the strategy limit. The default is 32."),
 	OPTION(OPTION_COST, 0, "cost", "NAME=X[,...]",
 		"Costs: step (us), prefill (us per token), decode (us per request and step), adapter (us per MiB and "
-		"step), load (us), disk, bus, save (GB/s). The default is "
+		"step), load (us), disk, bus, save (GB/s). With save=0, warm copies are made from the disk, as by the "
+		"library, instead of from GPU memory. The default is "
 		"step=6000,prefill=40,decode=30,adapter=0.35,load=200,disk=3,bus=25,save=10."),
 	OPTION(OPTION_GAMMA, 0, "gamma", "RATE,CV",
 		"Random arrivals (seeded): rate per second, and coefficient of variation of the intervals (1: "

@@ -160,7 +160,8 @@ static bool costs_read(const struct command *command, struct lora_costs *costs)
 				"is not a list of NAME=NUMBER, separated by commas; the names are step, prefill, "
 				"decode, adapter, load, disk, bus, save");
 	}
-	return (costs->step_us >= 1 && costs->disk >= 0.001 && costs->bus >= 0.001 && costs->save >= 0.001) ||
+	return (costs->step_us >= 1 && costs->disk >= 0.001 && costs->bus >= 0.001 &&
+		       (costs->save == 0 || costs->save >= 0.001)) ||
 		option_refuse(command, OPTION_COST, "has a step below 1 us, or a disk, bus or save below 0.001 GB/s");
 }
 
@@ -256,6 +257,7 @@ static bool limits_read(const struct command *command, struct replay *replay)
 	limits->hot_bytes = (uint64_t)((double)hot * average);
 	limits->warm_bytes = (uint64_t)((double)warm * average / 2);
 	limits->hot_count = limits->warm_count = UINT32_MAX; /* limit only the bytes */
+	limits->from_files = replay->plan.costs.save == 0;
 	limits->load_us = (uint32_t)replay->plan.costs.load_us;
 	limits->warm_bytes_per_us = (uint32_t)(replay->plan.costs.bus * 1e3);
 	limits->cold_bytes_per_us = (uint32_t)(replay->plan.costs.disk * 1e3);

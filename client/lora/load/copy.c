@@ -1,5 +1,5 @@
 /* copy.c - copy an adapter that was loaded to host memory and to disk, so that its next load is faster. */
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@ struct copying {
 	struct lora_loader *loader;
 	struct gpool_lora *lora;
 	struct adapter *adapter;
-	const struct lora_later *later;
+	struct lora_later *later;
 	struct lora_files files;
 	struct reason reason;
 };
@@ -71,7 +71,7 @@ static int warm_from_cold(struct copying *copying, const struct cold_file *file)
 		return error;
 	error = forms_from_cold(copying, file, &copy);
 	if (!error)
-		return warm_publish(&copy, copying->adapter->name, file->checksums);
+		return warm_publish(&copy, copying->adapter->name, file->checksums, &copying->later->version);
 	warm_abort(&copy);
 	return error;
 }
@@ -89,7 +89,7 @@ static int warm_from_peft(struct copying *copying, const struct convert *convert
 		if (error)
 			warm_abort(&copy);
 		else
-			error = warm_publish(&copy, copying->adapter->name, checksums);
+			error = warm_publish(&copy, copying->adapter->name, checksums, &copying->later->version);
 	}
 	free(checksums);
 	return error;
@@ -151,8 +151,7 @@ static int cold_keep(struct copying *copying)
 
 static bool cold_is_wanted(const struct gpool_lora *lora, const struct lora_later *later)
 {
-	return lora->cold_fd >= 0 && later->from != LORA_FROM_COLD &&
-		(later->cold_refused || faccessat(lora->cold_fd, later->adapter->file_name, F_OK, 0));
+	return later->cold && (later->cold_refused || faccessat(lora->cold_fd, later->adapter->file_name, F_OK, 0));
 }
 
 /* ---- both copies ---- */
@@ -185,13 +184,23 @@ static void warm_end(struct copying *copying, int error)
 		failure_say(copying, "to host memory", error);
 }
 
-void copies_make(struct lora_loader *loader, const struct lora_later *later)
+/* Return: true if the copy in host memory is to be made. Another engine may have made it since the load. */
+static bool warm_is_wanted(const struct gpool_lora *lora, const struct lora_later *later)
+{
+	const char *name = later->adapter->warm_name;
+
+	return later->warm && (later->warm_refused || gpool_object_find(lora->warm, &name, 1) != 1);
+}
+
+void copies_make(struct lora_loader *loader, struct lora_later *later)
 {
 	struct copying copying = {.loader = loader, .lora = loader->lora, .adapter = later->adapter, .later = later};
 	int error;
 
-	if (copying.lora->warm && later->from != LORA_FROM_WARM)
-		warm_end(&copying, warm_keep(&copying));
+	if (warm_is_wanted(copying.lora, later)) {
+		later->error = warm_keep(&copying);
+		warm_end(&copying, later->error);
+	}
 	copying.reason.text[0] = '\0';
 	error = cold_is_wanted(copying.lora, later) ? cold_keep(&copying) : -EAGAIN;
 	if (error && error != -EAGAIN)

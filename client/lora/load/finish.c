@@ -1,5 +1,5 @@
 /* finish.c - the end of a load: the object is published, or kept as a draft while it is in use, or dropped. */
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -38,26 +38,6 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 
 /* ---- the end of a load ---- */
 
-/* Register the copies to make when no load is queued. If no memory is available, no copies are made. */
-static void later_add(const struct lora_load *load)
-{
-	struct gpool_lora *lora = load->lora;
-	struct lora_later *later;
-
-	if (load->shared || load->unasked ||
-		((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
-		return;
-	later = calloc(1, sizeof(*later));
-	if (!later)
-		return;
-	*later = (struct lora_later){.adapter = load->adapter,
-		.from = load->from,
-		.warm_refused = load->warm_refused,
-		.cold_refused = load->cold_refused};
-	later->adapter->refs++;
-	TAILQ_INSERT_TAIL(&lora->later, later, link);
-}
-
 /*
  * Make the entry resident; under the lock. The object stays pinned while callers wait for it; without such callers it
  * can be evicted.
@@ -71,7 +51,7 @@ static void entry_resident(struct lora_load *load)
 	entry->runs = load->runs;
 	entry->placed = ++load->lora->placings;
 	if (entry->load_state != LOAD_DRAFT_ENDING)
-		later_add(load);
+		later_load(load);
 	load_set_state(load->lora, entry, entry->waiting ? LOAD_HELD : LOAD_RESIDENT);
 }
 
@@ -130,7 +110,7 @@ static void draft_begin(struct lora_load *load, int error)
 	entry->error = error;
 	entry->reason = load->reason;
 	if (!error)
-		later_add(load);
+		later_load(load);
 	load_set_state(load->lora, entry, entry->acquired ? LOAD_DRAFT : LOAD_DRAFT_UNUSED);
 }
 

@@ -1,11 +1,14 @@
 #include "client/lora/load/limits.h"
 
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 #include "client/lora/residency/residency.h"
 #include "client/object/object.h"
 
 #include <errno.h>
 #include <string.h>
+
+/* chosen: interval of the checks of fences that hold adapters, so that idle adapters are copied to host memory */
+#define FENCES_NS UINT64_C(100000000)
 
 static uint64_t now_us(void)
 {
@@ -14,10 +17,21 @@ static uint64_t now_us(void)
 
 /* ---- registration ---- */
 
+/* Return the size of a copy with this content in the pool of copies; 0: there is no such pool. */
+static uint64_t copy_bytes(const struct gpool_lora *lora, uint64_t content_bytes)
+{
+	uint64_t page_bytes = lora->warm ? lora->warm->page_bytes : 0;
+
+	return page_bytes ? (content_bytes + page_bytes - 1) / page_bytes * page_bytes : 0;
+}
+
 int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct reason *reason)
 {
 	uint64_t bytes = pages * lora->pool->page_bytes;
-	int error = id < LIMITS_ADAPTERS_MAX ? residency_register(lora->residency, id, bytes, 0, now_us()) : -ENOSPC;
+	/* The copy may be smaller, as the first load shows. */
+	int error = id < LIMITS_ADAPTERS_MAX
+		? residency_register(lora->residency, id, bytes, copy_bytes(lora, bytes), now_us())
+		: -ENOSPC;
 
 	if (error == -EFBIG)
 		return refuse(reason, "the adapter needs %llu bytes of the pool, which is more than hot_bytes",
@@ -47,6 +61,68 @@ int limits_unregister(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	let_go(lora, entry);
 	return residency_unregister(lora->residency, entry->id);
+}
+
+/* ---- copies in host memory ---- */
+
+void limits_loaded(struct gpool_lora *lora, const struct lora_load *load)
+{
+	const struct adapter_layout *layout = &load->adapter->layout;
+
+	load->entry->warm_refused = load->warm_refused;
+	residency_copy_seen(lora->residency, load->entry->id, load->from == LORA_FROM_WARM,
+		copy_bytes(lora, cold_pages_bytes(layout, load->form, 0, layout->header->pages)));
+}
+
+static void copy_report(struct gpool_lora *lora, uint32_t id, bool ok)
+{
+	const struct residency_decision decision = {.adapter = id, .action = RESIDENCY_COMPRESS};
+
+	residency_done(lora->residency, &decision, ok, now_us());
+}
+
+void limits_copied(struct gpool_lora *lora, const struct lora_later *later)
+{
+	struct lora_entry *entry = entry_of(lora, later->id);
+
+	if (!entry || entry->adapter != later->adapter)
+		return; /* the adapter was unregistered */
+	/* -ESTALE: another engine has made the copy first */
+	copy_report(lora, later->id, !later->error || later->error == -ESTALE);
+	if (!later->error) {
+		entry->copy_version = later->version;
+		entry->warm_refused = 0;
+	}
+}
+
+/* Make a copy that the policy has decided, unless that decision was about an earlier adapter with this number. */
+static void copy_begin(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (residency_warm(lora->residency, entry->id) != RESIDENCY_COPYING)
+		return;
+	if (!entry->adapter->known || later_decided(lora, entry))
+		copy_report(lora, entry->id, false);
+}
+
+/* Delete a copy that this set has made; the agent evicts copies of other engines. */
+static void copy_drop(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	uint64_t version = entry->copy_version;
+	char name[LORA_KEY_BYTES];
+	bool deleted;
+
+	entry->copy_version = 0;
+	if (!version)
+		return;
+	memcpy(name, entry->adapter->warm_name, sizeof(name));
+	lora->deciding = true;
+	pthread_mutex_unlock(&lora->lock);
+	warm_forget(&lora->kept, name);
+	/* After a failure, the agent has evicted it before, or evicts it later. */
+	deleted = !gpool_object_delete(lora->warm, name, version);
+	pthread_mutex_lock(&lora->lock);
+	lora->deciding = false;
+	lora->dropped += deleted;
 }
 
 /* ---- uses ---- */
@@ -88,12 +164,14 @@ void limits_report(struct gpool_lora *lora, struct lora_entry *entry)
 			load_set_state(lora, entry, LOAD_COLD);
 	}
 	wake(lora);
+	loaders_due(lora, limits_due_ns(lora));
 }
 
 static void fences_look(struct gpool_lora *lora)
 {
 	struct lora_entry *entry, *next;
 
+	lora->fences_ns = monotonic_ns() + FENCES_NS;
 	for (entry = TAILQ_FIRST(&lora->fenced); entry; entry = next) {
 		next = TAILQ_NEXT(entry, fenced);
 		limits_report(lora, entry);
@@ -110,6 +188,7 @@ void limits_count(struct gpool_lora *lora, const struct lora_entry *entry)
 static void time_pass(struct gpool_lora *lora)
 {
 	fences_look(lora);
+	residency_set_idle(lora->residency, later_idle_ms(lora) * UINT64_C(1000));
 	residency_tick(lora->residency, now_us());
 }
 
@@ -239,6 +318,10 @@ void limits_take(struct gpool_lora *lora)
 	entry = decision.adapter < lora->entry_count ? lora->entries[decision.adapter] : NULL;
 	if (entry && decision.action == RESIDENCY_EVICT)
 		surplus_set(lora, entry, entry->load_state != LOAD_COLD);
+	else if (entry && decision.action == RESIDENCY_COMPRESS)
+		copy_begin(lora, entry);
+	else if (entry && decision.action == RESIDENCY_DROP)
+		copy_drop(lora, entry);
 	else if (entry)
 		load_begin_decided(lora, entry);
 	wake(lora);
@@ -267,11 +350,14 @@ int limits_begin(struct gpool_lora *lora, const struct gpool_lora_options *optio
 
 	TAILQ_INIT(&lora->fenced);
 	TAILQ_INIT(&lora->surplus);
-	if (!options->hot_bytes && !options->hot_adapters)
+	if (!options->hot_bytes && !options->hot_adapters && !options->warm_bytes && !options->warm_adapters)
 		return 0;
 	limits.hot_bytes = options->hot_bytes ? options->hot_bytes : UINT64_MAX;
 	limits.hot_count = options->hot_adapters ? options->hot_adapters : UINT32_MAX;
-	limits.warm_count = 0; /* copy.c makes the copies, right after a load */
+	limits.warm_bytes = options->warm_bytes ? options->warm_bytes : UINT64_MAX;
+	limits.warm_count = !lora->warm ? 0 : options->warm_adapters ? options->warm_adapters : UINT32_MAX;
+	limits.from_files = true;
+	limits.idle_us = later_idle_ms(lora) * UINT64_C(1000);
 	limits.rebalance_us = lora->rebalance_ms == UINT32_MAX ? 0 : lora->rebalance_ms * UINT64_C(1000);
 	lora->follow = follow;
 	return residency_create(&limits, LIMITS_ADAPTERS_MAX, &lora->residency);
@@ -290,12 +376,25 @@ static bool is_gone(const struct lora_entry *entry)
 	return entry->load_state == LOAD_RESIDENT && !entry->acquired && object_is_gone(entry->object);
 }
 
+uint64_t limits_due_ns(const struct gpool_lora *lora)
+{
+	uint64_t due_us = residency_due_us(lora->residency),
+		 due_ns = due_us > UINT64_MAX / 1000 ? UINT64_MAX : due_us * 1000;
+
+	return lora->warm && !TAILQ_EMPTY(&lora->fenced) && lora->fences_ns < due_ns ? lora->fences_ns : due_ns;
+}
+
+void limits_look(struct gpool_lora *lora)
+{
+	time_pass(lora);
+	wake(lora);
+}
+
 void limits_tick(struct gpool_lora *lora)
 {
 	lora->rebalance_ns = monotonic_ns() + lora->rebalance_ms * UINT64_C(1000000);
 	for (uint32_t i = 0; i < lora->entry_count; i++)
 		if (lora->entries[i] && is_gone(lora->entries[i]) && !entry_close(lora, lora->entries[i]))
 			lora->entries[i]->counts.lost++;
-	time_pass(lora);
-	wake(lora);
+	limits_look(lora);
 }

@@ -1,18 +1,18 @@
 /*
- * limits.h - keep the adapters of a set within hot_bytes and hot_adapters (struct gpool_lora_options). Internal to
- * client/lora.
+ * limits.h - keep the adapters of a set within hot_bytes and hot_adapters, and their copies in host memory within
+ * warm_bytes and warm_adapters (struct gpool_lora_options). Internal to client/lora.
  *
- * Without limits, a load begins when a caller asks for it, and the agent evicts adapters when pages are needed. With
- * limits, the residency policy (residency.h) decides both:
+ * Without limits, a load begins when a caller asks for it, the agent evicts adapters when pages are needed, and copies
+ * are made as later.h describes. With limits, the residency policy (residency.h) decides all of these:
  *
  *   callers: acquire, release, prefetch --> limits_want(), limits_prefetch(), limits_update() --> policy
- *   loader threads: limits_take() <-- its decisions: begin a load; evict an adapter
+ *   loader threads: limits_take() <-- its decisions: begin a load; evict an adapter; make or delete a copy
  *   load_set_state() --> lora->follow: the end of a load, or an eviction by the agent --> policy
  *
  * The policy considers an adapter as used while it is acquired, or a caller waits for it, or it is a draft, or a fence
  * of its last release is not signaled. A fence signals no thread, so entries that only fences hold are in lora->fenced
- * and are checked before each request to the policy. No load waits for a fence: without warm copies, the policy evicts
- * and loads at once, or refuses.
+ * and are checked before each request to the policy. No load waits for a fence or for a copy: copies are made from
+ * files, so the policy evicts and loads at once, or refuses.
  *
  * A decision is executed some time after it is made. If the adapter is acquired again before its eviction, it is
  * evicted after its last use, unless the policy decides in the meantime to load it again. Until then, the limits are
@@ -59,6 +59,14 @@ static inline void limits_update(struct gpool_lora *lora, struct lora_entry *ent
 		limits_report(lora, entry);
 }
 
+/*
+ * limits_loaded() - Report at the end of a load whether it has found a copy in host memory.
+ * limits_copied() - Report the result of a copy that the policy has decided.
+ */
+struct lora_later;
+void limits_loaded(struct gpool_lora *lora, const struct lora_load *load);
+void limits_copied(struct gpool_lora *lora, const struct lora_later *later);
+
 /* limits_count() - Count a use. */
 void limits_count(struct gpool_lora *lora, const struct lora_entry *entry);
 
@@ -67,11 +75,13 @@ void limits_count(struct gpool_lora *lora, const struct lora_entry *entry);
  *   limits_have()   Return: true if there is a decision that no thread executes
  *   limits_take()   Execute a decision
  *   limits_tick()   Rebalance, and find the adapters that the agent has evicted. Cost: linear in their number
+ *   limits_due_ns() Return the time at which limits_look() has work, on the monotonic clock; UINT64_MAX: none
+ *   limits_look()   Make copies of idle adapters, and find those that only fences held
  */
 bool limits_have(struct gpool_lora *lora);
 void limits_take(struct gpool_lora *lora);
-bool limits_waits(const struct gpool_lora *lora);
-void limits_watch(struct gpool_lora *lora);
 void limits_tick(struct gpool_lora *lora);
+uint64_t limits_due_ns(const struct gpool_lora *lora);
+void limits_look(struct gpool_lora *lora);
 
 #endif

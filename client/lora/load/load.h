@@ -2,7 +2,7 @@
  * load.h - the load of an adapter into the pool. Internal to client/lora.
  *
  * acquire.c queues an adapter. Loader threads (loaders.c) take each further step from a list: they begin a load
- * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). load_state.h
+ * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (later.h). load_state.h
  * defines the states and lists.
  *
  * A part consists of some pages. All loads in progress take turns, one part at a time, in the order in which they
@@ -33,6 +33,7 @@ struct lora_load {
 	struct lora_runs runs;
 
 	enum lora_from from; /* the open source, or the next one to open */
+	enum cold_form form; /* of the open source */
 	struct warm_copy warm;
 	struct cold_file cold; /* header NULL: not open */
 	/*
@@ -51,15 +52,6 @@ struct lora_load {
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count;
 	int error; /* error of a part or of the source; in a draft, of the load */
 	struct reason reason;
-};
-
-/* Copies that are to be made of a loaded adapter. */
-struct lora_later {
-	struct adapter *adapter; /* a reference */
-	enum lora_from from;
-	uint64_t warm_refused;
-	bool cold_refused;
-	TAILQ_ENTRY(lora_later) link;
 };
 
 struct lora_part {
@@ -231,10 +223,5 @@ int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_b
 /* group_forms() - Read the forms of a group's pages into the loader's memory. Return: 0, -EINVAL, -EIO, -ENOMEM. */
 int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t group, const void **forms,
 	struct reason *reason);
-
-/* ---- copy.c ---- */
-
-/* copies_make() - Make the missing copies in the warm pool and in the folder. Failures are logged. */
-void copies_make(struct lora_loader *loader, const struct lora_later *later);
 
 #endif

@@ -1,5 +1,5 @@
 /* loaders.c - the loader threads, which take work from the lists of struct gpool_lora. */
-#include "client/lora/load/load.h"
+#include "client/lora/load/later.h"
 #include "client/lora/load/limits.h"
 #include "client/lora/load/rebalance.h"
 
@@ -12,12 +12,6 @@
 enum { LOADS_MAX = 32 };
 
 /* ---- work ---- */
-
-static void later_free(struct lora_later *later)
-{
-	adapter_unref(later->adapter);
-	free(later);
-}
 
 static bool is_room(const struct gpool_lora *lora)
 {
@@ -52,26 +46,45 @@ static void step_take(struct lora_loader *loader, struct lora_entry *entry)
 		load_source(entry->load);
 }
 
-static void later_take(struct lora_loader *loader)
-{
-	struct gpool_lora *lora = loader->lora;
-	struct lora_later *later = TAILQ_FIRST(&lora->later);
-
-	TAILQ_REMOVE(&lora->later, later, link);
-	lora->copying = true;
-	pthread_mutex_unlock(&lora->lock);
-	copies_make(loader, later);
-	pthread_mutex_lock(&lora->lock);
-	lora->copying = false;
-	later_free(later);
-}
-
 static void time_pass(struct gpool_lora *lora)
 {
-	if (lora->residency)
+	if (!lora->residency)
+		rebalance(lora);
+	else if (monotonic_ns() >= rebalance_due_ns(lora))
 		limits_tick(lora);
 	else
-		rebalance(lora);
+		limits_look(lora);
+}
+
+/* Return the time at which time_pass() has work. */
+static uint64_t time_due_ns(const struct gpool_lora *lora)
+{
+	uint64_t due_ns = rebalance_due_ns(lora), limits_ns = lora->residency ? limits_due_ns(lora) : UINT64_MAX;
+
+	return due_ns < limits_ns ? due_ns : limits_ns;
+}
+
+void loaders_due(struct gpool_lora *lora, uint64_t due_ns)
+{
+	if (due_ns < lora->sleep_ns)
+		pthread_cond_signal(&lora->queued);
+}
+
+/* Wait for work, until the time at which the next work is due without an event. */
+static void work_wait(struct gpool_lora *lora)
+{
+	uint64_t time_ns = time_due_ns(lora), later_ns = later_due_ns(lora),
+		 due_ns = time_ns < later_ns ? time_ns : later_ns;
+	struct timespec limit = {.tv_sec = (time_t)(due_ns / 1000000000), .tv_nsec = (long)(due_ns % 1000000000)};
+
+	if (due_ns < lora->sleep_ns)
+		lora->sleep_ns = due_ns;
+	if (due_ns == UINT64_MAX)
+		pthread_cond_wait(&lora->queued, &lora->lock);
+	else
+		pthread_cond_timedwait(&lora->queued, &lora->lock, &limit);
+	/* Other threads may sleep until an earlier time. loaders_due() then wakes a thread without need. */
+	lora->sleep_ns = UINT64_MAX;
 }
 
 static void *loader_run(void *argument)
@@ -92,14 +105,14 @@ static void *loader_run(void *argument)
 			turn_take(loader, TAILQ_FIRST(&lora->turns)->load);
 		else if ((draft = draft_done(lora)))
 			draft_end(loader, draft);
-		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
+		else if (!later_due_ns(lora))
 			later_take(loader);
-		else if (rebalance_is_due(lora))
+		else if (monotonic_ns() >= time_due_ns(lora))
 			time_pass(lora);
 		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
 			drafts_watch(lora);
 		else
-			rebalance_wait(lora);
+			work_wait(lora);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return NULL;
@@ -179,7 +192,6 @@ int loaders_start(struct gpool_lora *lora, uint32_t count)
 static void lists_empty(struct gpool_lora *lora)
 {
 	struct lora_entry *entry;
-	struct lora_later *later;
 
 	while ((entry = TAILQ_FIRST(&lora->turns))) {
 		load_set_state(lora, entry, LOAD_ENDING);
@@ -191,10 +203,7 @@ static void lists_empty(struct gpool_lora *lora)
 	}
 	while ((entry = TAILQ_FIRST(&lora->queue)))
 		load_set_state(lora, entry, LOAD_COLD);
-	while ((later = TAILQ_FIRST(&lora->later))) {
-		TAILQ_REMOVE(&lora->later, later, link);
-		later_free(later);
-	}
+	later_drop(lora);
 }
 
 void loaders_end(struct gpool_lora *lora)

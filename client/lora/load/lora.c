@@ -34,6 +34,8 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 		(!options->warm->alive || options->warm->session_kind ||
 			!(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return fail(-EINVAL, "warm must be a pool of the back end host, opened as a worker");
+	if (!options->warm && (options->warm_adapters || options->warm_bytes || options->idle_ms))
+		return fail(-EINVAL, "warm_adapters, warm_bytes and idle_ms require warm");
 	if (options->element > GPOOL_LORA_BF16)
 		return fail(-EINVAL, "element is %u; the maximum is %d", options->element, GPOOL_LORA_BF16);
 	return options->load_threads <= LORA_THREADS_MAX
@@ -84,6 +86,9 @@ int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *optio
 	TAILQ_INIT(&made->queue);
 	TAILQ_INIT(&made->turns);
 	TAILQ_INIT(&made->later);
+	TAILQ_INIT(&made->resting);
+	made->idle_ms = read.idle_ms;
+	made->sleep_ns = UINT64_MAX;
 	TAILQ_INIT(&made->drafts);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_mutex_init(&made->kept.lock, NULL);
@@ -682,6 +687,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	filled.warm_full = lora->warm_full;
 	filled.refused = lora->refused;
 	filled.evicted = lora->evicted;
+	filled.dropped = lora->dropped;
 	pthread_mutex_unlock(&lora->lock);
 	filled.hits = counts.hits;
 	filled.loads = loads_of(&counts);

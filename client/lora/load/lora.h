@@ -94,6 +94,8 @@ struct lora_entry {
 	 */
 	uint64_t acquires_spent;
 	struct worth worth;
+	uint64_t warm_refused; /* version of a copy in host memory that the last load found invalid; 0: none */
+	uint64_t copy_version; /* with limits: version of the copy in host memory that this set has made; 0: none */
 
 	/*
 	 * For limits.c: the policy knows the adapter as used; it has decided the load in progress; the adapter is in
@@ -109,6 +111,7 @@ struct lora_entry {
 };
 
 TAILQ_HEAD(lora_list, lora_entry);
+TAILQ_HEAD(lora_later_list, lora_later);
 
 struct gpool_lora {
 	struct gpool *pool;
@@ -134,8 +137,9 @@ struct gpool_lora {
 	struct lora_entry *by_name;
 	/* Lists of adapters by state, see load_state.h, in the order in which loader threads take from them. */
 	struct lora_list steps, queue, turns, drafts;
-	TAILQ_HEAD(, lora_later) later; /* copies to make when no other work is queued */
-	uint32_t loads;                 /* number of loads in progress */
+	/* copies to make when no other work is queued; copies of adapters that must first be idle, see later.h */
+	struct lora_later_list later, resting;
+	uint32_t loads; /* number of loads in progress */
 	/* making: number of threads that make parts from memory; from `cores` on, no other is woken or helps */
 	uint32_t making, cores;
 	bool watching; /* one thread is waiting for a fence of a draft */
@@ -144,15 +148,19 @@ struct gpool_lora {
 	bool ending;
 	uint32_t rebalance_ms;   /* UINT32_MAX: never */
 	uint64_t rebalance_ns;   /* time of the next rebalance() */
+	uint64_t fences_ns;      /* time of the next check of `fenced` */
+	uint64_t sleep_ns;       /* time until which an idle loader thread sleeps; UINT64_MAX: none, or not known */
+	uint32_t idle_ms;        /* option idle_ms */
 	struct lora_counts gone; /* counts of adapters that were unregistered */
 	struct warm_kept kept;
 	struct residency *residency; /* decides loads and evictions; NULL: no limits */
 	/* reports a new state of an adapter to the policy; NULL: no limits. A pointer, so that states need no policy */
 	void (*follow)(struct gpool_lora *lora, struct lora_entry *entry);
-	struct lora_list fenced;                /* adapters that are used only by GPU work */
-	struct lora_list surplus;               /* adapters that are to be evicted when they are not in use */
-	bool deciding;                          /* one thread is executing a decision */
-	uint64_t evicted;                       /* number of adapters that were evicted because of the limits */
+	struct lora_list fenced;  /* adapters that are used only by GPU work */
+	struct lora_list surplus; /* adapters that are to be evicted when they are not in use */
+	bool deciding;            /* one thread is executing a decision */
+	uint64_t evicted,
+		dropped; /* numbers of adapters that were evicted, and copies deleted, because of the limits */
 	uint64_t warm_made, warm_full, refused; /* numbers of copies: made, without room, refused as invalid */
 
 	struct lora_loader {
@@ -233,6 +241,9 @@ int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
 /* ---- loaders.c ---- */
+
+/* loaders_due() - Report that a loader thread has work at this time; under the lock. */
+void loaders_due(struct gpool_lora *lora, uint64_t due_ns);
 
 /*
  * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO. Even after an error,

@@ -48,6 +48,7 @@ static int peft_open(struct lora_load *load)
 	if (error)
 		return error;
 	error = adapter_form(load->lora, load->adapter, &convert, &load->reason);
+	load->form = load->adapter->form;
 	convert_close(&convert);
 	return error;
 }
@@ -167,9 +168,11 @@ static int cold_source_open(struct lora_load *load)
 {
 	int error = adapter_cold(load->lora, load->adapter, &load->cold, &load->reason);
 
-	if (!error)
-		reader_take(load);
-	return error;
+	if (error)
+		return error;
+	load->form = (enum cold_form)load->cold.header->form;
+	reader_take(load);
+	return 0;
 }
 
 /* Give groups back to the reader. Only the thread that uses the reader may do so. */
@@ -260,6 +263,8 @@ static int warm_open(struct lora_load *load)
 	if (error)
 		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private,
 			&load->warm, &load->reason);
+	if (!error)
+		load->form = (enum cold_form)load->warm.header.form;
 	/* After other errors it is unknown whether a copy exists. */
 	return error && error != -EINVAL ? -ENOENT : error;
 }

@@ -16,20 +16,9 @@ void rebalance_begin(struct gpool_lora *lora, uint32_t rebalance_ms)
 	lora->rebalance_ns = monotonic_ns() + lora->rebalance_ms * UINT64_C(1000000);
 }
 
-bool rebalance_is_due(const struct gpool_lora *lora)
+uint64_t rebalance_due_ns(const struct gpool_lora *lora)
 {
-	return lora->rebalance_ms != UINT32_MAX && monotonic_ns() >= lora->rebalance_ns;
-}
-
-void rebalance_wait(struct gpool_lora *lora)
-{
-	struct timespec limit = {.tv_sec = (time_t)(lora->rebalance_ns / 1000000000),
-		.tv_nsec = (long)(lora->rebalance_ns % 1000000000)};
-
-	if (lora->rebalance_ms == UINT32_MAX)
-		pthread_cond_wait(&lora->queued, &lora->lock);
-	else
-		pthread_cond_timedwait(&lora->queued, &lora->lock, &limit);
+	return lora->rebalance_ms == UINT32_MAX ? UINT64_MAX : lora->rebalance_ns;
 }
 
 /* ---- candidates ---- */

@@ -12,17 +12,15 @@
 #include "client/lora/load/lora.h"
 
 /*
- * rebalance_begin() - Set the interval, as in struct gpool_lora_options. rebalance_is_due() - Return: true if the
- * interval has passed.
+ * rebalance_begin() - Set the interval, as in struct gpool_lora_options.
+ * rebalance_due_ns() - Return the time at which it ends, on the monotonic clock; UINT64_MAX: never.
  */
 void rebalance_begin(struct gpool_lora *lora, uint32_t rebalance_ms);
-bool rebalance_is_due(const struct gpool_lora *lora);
+uint64_t rebalance_due_ns(const struct gpool_lora *lora);
 /*
  * rebalance() - Add the uses since the last call to the worth of each adapter, and queue at most one adapter. Cost:
  * linear in the number of adapters.
  */
 void rebalance(struct gpool_lora *lora);
-/* rebalance_wait() - Wait until there is work, or, unless it is disabled, until the interval has passed. */
-void rebalance_wait(struct gpool_lora *lora);
 
 #endif

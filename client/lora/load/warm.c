@@ -147,10 +147,9 @@ static int form_checksums_set(const struct warm_copy *copy)
 	return error;
 }
 
-int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums)
+int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums, uint64_t *version)
 {
 	const struct adapter_layout_header *layout = copy->file.layout.header;
-	uint64_t version;
 	int error = gpool_object_set(copy->object, "layout", layout, layout->bytes);
 
 	if (!error)
@@ -162,7 +161,7 @@ int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *chec
 	if (!error)
 		error = gpool_object_set(copy->object, "name", label, strlen(label));
 	if (!error)
-		error = gpool_object_publish(copy->object, &version);
+		error = gpool_object_publish(copy->object, version);
 	if (error) {
 		warm_abort(copy);
 		return error;

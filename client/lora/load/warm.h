@@ -67,6 +67,8 @@ int warm_again(struct warm_kept *kept, const char *name, const struct adapter_la
 	struct warm_copy *copy);
 /* warm_leave() - Keep the copy instead of closing it, unless it was evicted or is too large. */
 void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
+/* warm_forget() - Close a kept copy, so that its memory is free when it is deleted. */
+void warm_forget(struct warm_kept *kept, const char *name);
 void warm_kept_end(struct warm_kept *kept);
 
 /* warm_look() - Check an open copy. Return: NULL if it is valid, otherwise the text of an error. */
@@ -83,10 +85,10 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	bool private, uint64_t over, struct warm_copy *copy);
 /*
  * warm_publish() - Publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages], of
- * the images. The checksums of forms in int8 are computed here.
+ * the images. The checksums of forms in int8 are computed here. *version receives the version of the object.
  * Return: 0; -ESTALE: another engine was first; or as gpool_object_publish().
  */
-int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums);
+int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums, uint64_t *version);
 void warm_abort(struct warm_copy *copy);
 
 #endif

@@ -100,6 +100,11 @@ void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy
 	copy->object = NULL;
 }
 
+void warm_forget(struct warm_kept *kept, const char *name)
+{
+	gpool_object_close(kept_take(kept, name));
+}
+
 void warm_kept_end(struct warm_kept *kept)
 {
 	while (kept->count)

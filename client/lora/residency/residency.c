@@ -8,6 +8,9 @@
 /* maximum number of unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
 enum { RING_SHARE = 4 };
 
+/* chosen: time after which a copy that had no room is tried again, if the adapter is not used */
+enum { RETRY_US = 10000000 };
+
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
 
 /* ---- sums and heaps, derived from an adapter's state ---- */
@@ -111,16 +114,18 @@ static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 
 static void evict(struct residency *residency, uint32_t number)
 {
+	bool save = residency->adapters[number].warm == RESIDENCY_NO_COPY && copy_room(residency, number, false);
+	bool first = save && !residency->limits.from_files;
+
 	residency->stats.evictions++;
-	if (residency->adapters[number].warm == RESIDENCY_NO_COPY && copy_room(residency, number, false)) {
-		residency->stats.saves++;
-		set_hot(residency, number, RESIDENCY_LEAVING);
-		set_warm(residency, number, RESIDENCY_COPYING);
-		decide(residency, number, RESIDENCY_SAVE);
-	} else {
-		set_hot(residency, number, RESIDENCY_ABSENT);
+	residency->stats.saves += save;
+	set_hot(residency, number, first ? RESIDENCY_LEAVING : RESIDENCY_ABSENT);
+	if (!first)
 		decide(residency, number, RESIDENCY_EVICT);
-	}
+	if (!save)
+		return;
+	set_warm(residency, number, RESIDENCY_COPYING);
+	decide(residency, number, first ? RESIDENCY_SAVE : RESIDENCY_COMPRESS);
 }
 
 /* ---- loads ---- */
@@ -392,25 +397,39 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 	enqueue(residency, best, FOR_REBALANCING);
 }
 
+uint64_t residency_due_us(const struct residency *residency)
+{
+	return residency->compressing == NO_ADAPTER && residency->idle.count
+		? residency->adapters[number_heap_lowest(&residency->idle)].idle_us + residency->limits.idle_us
+		: UINT64_MAX;
+}
+
+void residency_set_idle(struct residency *residency, uint64_t idle_us)
+{
+	residency->limits.idle_us = idle_us;
+}
+
 /*
  * Make warm copies of idle adapters, one at a time to limit the effect on loads. If host memory has no room for a copy,
- * the next attempt is made after another idle time.
+ * the next attempt is made after another idle time, and not before RETRY_US.
  */
 static void compress(struct residency *residency, uint64_t now_us)
 {
-	while (!residency->compressing && residency->idle.count) {
+	uint64_t idle_us = residency->limits.idle_us;
+
+	while (residency->compressing == NO_ADAPTER && residency->idle.count) {
 		uint32_t number = number_heap_lowest(&residency->idle);
 		struct adapter *adapter = &residency->adapters[number];
 
-		if (now_us < adapter->idle_us || now_us - adapter->idle_us < residency->limits.idle_us)
+		if (now_us < adapter->idle_us || now_us - adapter->idle_us < idle_us)
 			return;
 		if (copy_room(residency, number, true)) {
 			set_warm(residency, number, RESIDENCY_COPYING);
-			residency->compressing = true;
+			residency->compressing = number;
 			decide(residency, number, RESIDENCY_COMPRESS);
 		} else {
 			withdraw(residency, number);
-			adapter->idle_us = now_us;
+			adapter->idle_us = now_us + (idle_us < RETRY_US ? RETRY_US - idle_us : 0);
 			offer(residency, number);
 		}
 	}
@@ -462,7 +481,7 @@ static void load_done(struct residency *residency, uint32_t number, bool ok, uin
 	if (ok)
 		return;
 	adapter->prefetched = false;
-	if (adapter->warm == RESIDENCY_COPY)
+	if (adapter->warm == RESIDENCY_COPY && !residency->limits.from_files)
 		drop(residency, number);
 }
 
@@ -491,7 +510,8 @@ int residency_done(struct residency *residency, const struct residency_decision 
 			enqueue(residency, decision->adapter, FOR_USE);
 	} else if (decision->action == RESIDENCY_COMPRESS && adapter && adapter->warm == RESIDENCY_COPYING &&
 		!leaving) {
-		residency->compressing = false;
+		if (residency->compressing == decision->adapter)
+			residency->compressing = NO_ADAPTER;
 		copy_done(residency, decision->adapter, ok);
 	} else {
 		return -EINVAL;
@@ -526,7 +546,7 @@ int residency_create(const struct residency_limits *limits, uint32_t adapters, s
 		return -ENOMEM;
 	residency->limits = *limits;
 	residency->adapter_count = adapters;
-	residency->moving = NO_ADAPTER;
+	residency->moving = residency->compressing = NO_ADAPTER;
 	residency->ring_size = RING_SHARE * adapters;
 	residency->adapters = calloc(adapters, sizeof(*residency->adapters));
 	residency->ring = calloc(residency->ring_size, sizeof(*residency->ring));
@@ -566,6 +586,7 @@ int residency_register(
 		.bytes = bytes,
 		.warm_bytes = warm_bytes,
 		.copyable = warm_bytes > 0,
+		.from_files = residency->limits.from_files,
 		.registered = true,
 	};
 	worth_begin(&residency->limits.worth, &residency->adapters[number].worth, now_us);
@@ -578,7 +599,7 @@ int residency_register(
 static bool is_busy(const struct adapter *adapter)
 {
 	return is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
-		adapter->warm == RESIDENCY_COPYING;
+		(adapter->warm == RESIDENCY_COPYING && !adapter->from_files);
 }
 
 int residency_unregister(struct residency *residency, uint32_t number)
@@ -591,6 +612,8 @@ int residency_unregister(struct residency *residency, uint32_t number)
 		return -EBUSY;
 	if (adapter->hot == RESIDENCY_QUEUED)
 		unqueue(residency, number);
+	if (residency->compressing == number)
+		residency->compressing = NO_ADAPTER;
 	withdraw(residency, number);
 	*adapter = (struct adapter){.registered = false};
 	residency->registered--;
@@ -606,6 +629,26 @@ void residency_lost(struct residency *residency, uint32_t number)
 		return;
 	set_hot(residency, number, RESIDENCY_ABSENT);
 	serve_queue(residency);
+}
+
+void residency_copy_seen(struct residency *residency, uint32_t number, bool there, uint64_t warm_bytes)
+{
+	const struct residency_limits *limits = &residency->limits;
+	struct adapter *adapter = &residency->adapters[number];
+
+	if (!adapter_at(residency, number) || adapter->warm == RESIDENCY_COPYING)
+		return;
+	withdraw(residency, number);
+	if (warm_bytes < adapter->warm_bytes)
+		adapter->warm_bytes = warm_bytes;
+	if (!there || adapter->warm == RESIDENCY_NO_COPY) {
+		bool room = adapter->warm_bytes <= limits->warm_bytes - residency->sums.warm_bytes &&
+			residency->sums.warm < limits->warm_count;
+
+		adapter->warm = there && room ? RESIDENCY_COPY : RESIDENCY_NO_COPY;
+		adapter->copyable = adapter->warm_bytes > 0;
+	}
+	offer(residency, number);
 }
 
 bool residency_is_moving(const struct residency *residency, uint32_t number)

@@ -11,13 +11,14 @@
  * Rules: - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and
  * the number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
- *   warm copy.
+ *   warm copy. If copies are made from files, an adapter may be evicted, and forgotten, while its copy is made.
  * - Of the idle adapters, the one with the lowest worth is evicted first: expected accesses x reload time / size
  *   (worth.h).
  * - A prefetched adapter is expected: for window_us, only acquired adapters displace it, after all others.
  * - An adapter that was idle for idle_us gets a warm copy, if it can have one and host memory has room, and stays hot.
- *   An adapter that is evicted earlier gets a copy first (SAVE), likewise. When host memory is short, copies of hot
- *   adapters are dropped first, because they can be made again.
+ *   An adapter that is evicted earlier gets a copy first (SAVE), likewise; if copies are made from files, it is evicted
+ *   at once, and gets the copy afterwards (EVICT, COMPRESS). When host memory is short, copies of hot adapters are
+ *   dropped first, because they can be made again.
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
  * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as the
@@ -53,6 +54,11 @@ struct residency_limits {
 	uint64_t idle_us, rebalance_us;                /* rebalance_us 0: never */
 	uint32_t load_us;                              /* duration of a load without its transfer */
 	uint32_t warm_bytes_per_us, cold_bytes_per_us; /* speed of loads from a warm copy, and from disk */
+	/*
+	 * Copies are made from files instead of GPU memory. A load that fails then says nothing about the copy;
+	 * residency_copy_seen() reports its loss.
+	 */
+	bool from_files;
 };
 
 /*
@@ -104,7 +110,7 @@ struct residency_stats {
 	uint64_t hot_bytes, warm_bytes;
 	/* acquisitions of resident and of other adapters; refused: misses for which no room could be made */
 	uint64_t hits, misses, refused;
-	uint64_t loads_warm, loads_cold, evictions, saves;
+	uint64_t loads_warm, loads_cold, evictions, saves; /* saves: copies that were made because of an eviction */
 	/* prefetches, and prefetched loads that were used; moves: loads by rebalancing */
 	uint64_t prefetches, prefetches_used, moves;
 };
@@ -166,6 +172,23 @@ int residency_unload(struct residency *residency, uint32_t adapter);
  * next acquisition loads it again.
  */
 void residency_lost(struct residency *residency, uint32_t adapter);
+
+/*
+ * residency_copy_seen() - report that a load has found, or has not found, a valid warm copy, which another process may
+ * have made or dropped. A copy that has no room within the limits is not counted. warm_bytes: size that the copy has,
+ * or would have; a larger one than that of residency_register() is ignored. If there is no copy, the adapter may be
+ * copied again even if an earlier attempt has failed.
+ */
+void residency_copy_seen(struct residency *residency, uint32_t adapter, bool there, uint64_t warm_bytes);
+
+/* residency_set_idle() - change limits.idle_us. */
+void residency_set_idle(struct residency *residency, uint64_t idle_us);
+
+/*
+ * residency_due_us() - return the time from which residency_tick() makes a copy of an idle adapter; UINT64_MAX: no
+ * adapter can be copied now.
+ */
+uint64_t residency_due_us(const struct residency *residency);
 
 /* residency_is_moving() - return true if rebalancing loads the adapter, and no caller has asked for it since. */
 bool residency_is_moving(const struct residency *residency, uint32_t adapter);

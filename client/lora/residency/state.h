@@ -30,7 +30,7 @@ struct adapter {
 	uint64_t idle_us, expected_us, settled_us; /* idle since; expected until; last moved at */
 	uint64_t turn;                             /* position in the queue, for QUEUED */
 	uint8_t hot, warm, reason;
-	bool registered, expected, prefetched, copyable, settled;
+	bool registered, expected, prefetched, copyable, settled, from_files;
 };
 
 struct sums {
@@ -52,8 +52,8 @@ struct residency {
 	struct number_heap idle;     /* victims without a copy, by idle_us */
 	struct number_heap expected; /* by expected_us */
 	uint64_t turns;
-	uint32_t moving; /* the adapter that rebalancing is loading, or NO_ADAPTER */
-	bool compressing;
+	uint32_t moving;      /* the adapter that rebalancing is loading, or NO_ADAPTER */
+	uint32_t compressing; /* the idle adapter whose copy is made, or NO_ADAPTER */
 	uint64_t moved_us;
 	uint32_t *ring; /* [ring_size] adapter << 3 | action */
 	uint32_t ring_size, ring_first, ring_count;
@@ -72,7 +72,8 @@ static inline bool is_active(const struct adapter *adapter)
 
 static inline bool is_victim(const struct adapter *adapter)
 {
-	return adapter->hot == RESIDENCY_RESIDENT && !is_active(adapter) && adapter->warm != RESIDENCY_COPYING;
+	return adapter->hot == RESIDENCY_RESIDENT && !is_active(adapter) &&
+		(adapter->warm != RESIDENCY_COPYING || adapter->from_files);
 }
 
 static inline bool is_droppable(const struct adapter *adapter)

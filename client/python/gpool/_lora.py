@@ -157,6 +157,8 @@ class AdapterStats(NamedTuple):
     cold_utilization: float
     evicted: int
     """adapters that this set has evicted because of hot_adapters or hot_bytes"""
+    dropped: int
+    """copies that this set has deleted because of warm_adapters or warm_bytes"""
 
 
 class Matrix(NamedTuple):
@@ -374,6 +376,9 @@ class Adapters(Closing):
         salt: Tuple[int, int],
         hot_adapters: int,
         hot_bytes: int,
+        warm_adapters: int,
+        warm_bytes: int,
+        idle_ms: int,
     ) -> None:
         """Create a set of adapters; for this package only: see Pool.adapters()."""
         self._pool = pool
@@ -386,6 +391,9 @@ class Adapters(Closing):
             salt=salt,
             hot_adapters=hot_adapters,
             hot_bytes=hot_bytes,
+            warm_adapters=warm_adapters,
+            warm_bytes=warm_bytes,
+            idle_ms=idle_ms,
         )
         pointer = ctypes.c_void_p()
         with contextlib.ExitStack() as calls:

@@ -639,6 +639,9 @@ class Pool(_native.Pool, Closing):
         salt: Tuple[int, int] = (0, 0),
         hot_adapters: int = 0,
         hot_bytes: int = 0,
+        warm_adapters: int = 0,
+        warm_bytes: int = 0,
+        idle_ms: int = 0,
     ) -> Adapters:
         """Create an empty set of LoRA adapters in this pool.
 
@@ -647,13 +650,28 @@ class Pool(_native.Pool, Closing):
         warm as int8 if the loss is small. private: share adapters only with engines of the same tenant, not of the
         trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
         numbers of 64 bits; only engines with the same salt share adapters. hot_adapters, hot_bytes: limits of the
-        adapters that this set keeps in the pool; 0: none.
+        adapters that this set keeps in the pool; 0: none. warm_adapters, warm_bytes: limits of its copies in warm; 0:
+        none. idle_ms: time without a use after which an adapter is copied to warm; 0: as gpoold.conf states.
 
         Raises NotFound: cache_dir; Error with EINVAL, ENOTDIR, EACCES (cache_dir), EPERM (observer or admin), EUSERS
         (255 streams are open), EIO (driver), ENOMEM.
         Cost: starts the threads.
         """
-        made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt, hot_adapters, hot_bytes)
+        made = Adapters(
+            self,
+            cache_dir,
+            warm,
+            int8,
+            private,
+            element,
+            load_threads,
+            salt,
+            hot_adapters,
+            hot_bytes,
+            warm_adapters,
+            warm_bytes,
+            idle_ms,
+        )
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
         return made
