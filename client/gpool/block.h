@@ -508,12 +508,12 @@ GPOOL_API int gpool_reservation_create(
 /*
  * gpool_reservation_use() - from now on, take pages of a reservation in the calls of this thread.
  *
- * @reservation: its number; 0: end this, so that calls request pages of the pool again
+ * @reservation: its number; 0: none, calls take pages from the pool again
  *
  * Calls that need pages, such as gpool_alloc() and gpool_range_commit(), first use idle pages of this session. They
- * take the others over from the reservation, and never from elsewhere. The agent cannot refuse pages that are left in
- * the reservation, unless the quota of this session is reached (-EDQUOT). The number is checked when a call needs
- * pages. Such a call then also returns, without waiting:
+ * take over the other pages from the reservation, and take none from the rest of the pool. If the reservation has
+ * enough pages left, the agent refuses the request only if it would exceed the quota of this session (-EDQUOT). The
+ * number is checked when a call needs pages. Such a call then also returns, without waiting:
  *   -ENOENT  the reservation has ended or has fewer pages left than the call needs, or, with GPOOL_ALLOC_CONTIGUOUS, no
  *            adjacent ones
  *   -EPERM   it was created by a session of another tenant

@@ -943,8 +943,8 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only the
- * next block follows each block. The tree shows which texts have a common beginning, and how many sequences use it.
+ * A node of the radix tree of the published blocks: a run of blocks without a branch, used by the same sequences. The
+ * tree shows which texts have a common beginning, and how many sequences use it.
  */
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */

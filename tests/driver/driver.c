@@ -142,8 +142,8 @@ void driver_fault_chance(void)
 }
 
 /*
- * For tests: gpuDoubleFault() - let the device of this process fail. gpuDoubleFailed() - return the error with which it
- * has failed, or 0.
+ * For tests: gpuDoubleFault() - make the device of this process fail. gpuDoubleFailed() - return the error with which
+ * it has failed, or 0.
  */
 __attribute__((visibility("default"))) void gpuDoubleFault(void);
 __attribute__((visibility("default"))) int gpuDoubleFailed(void);

@@ -1,6 +1,6 @@
 /*
- * test_client_vpmm_faults.c - let each driver call of the stream-ordered allocator fail in turn, and check that nothing
- * changes.
+ * test_client_vpmm_faults.c - make each driver call of the stream-ordered allocator fail in turn, and check that
+ * nothing changes.
  *
  * A remapping uses free pages of its own stream, finished pages of a second stream, unfinished pages of a third, and
  * new pages. It maps all pages at a new place, or completes a place that is mapped in part. For each kind of call and

@@ -78,13 +78,13 @@ struct gpool *harness_open(const struct harness *harness);
 struct gpool *harness_open_calm(const struct harness *harness);
 
 /*
- * harness_evict() - let the agent evict up to `pages` pages of a session's unpinned blocks. Return: the number of
+ * harness_evict() - make the agent evict up to `pages` pages of a session's unpinned blocks. Return: the number of
  * pages.
  */
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages);
 
 /*
- * harness_check() - let the agent check the pool's invariants, and print the findings. Return: the number of findings.
+ * harness_check() - make the agent check the pool's invariants, and print the findings. Return: the number of findings.
  */
 uint32_t harness_check(struct harness *harness);
 

@@ -85,7 +85,7 @@ static bool devices_fail(void)
 	return settings && strstr(settings, "faults=");
 }
 
-/* Return true if the double of the driver has let the device of this process fail. */
+/* Return true if the double of the driver has made the device of this process fail. */
 static bool device_failed(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

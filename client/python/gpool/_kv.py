@@ -120,9 +120,7 @@ class KvPrefixFound(NamedTuple):
 
 
 class KvPrefixNode(NamedTuple):
-    """A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only
-    the next block follows each block.
-    """
+    """A node of the radix tree of published blocks: a run of blocks without a branch, used by the same sequences."""
 
     key: str
     """of its last block: a hash, in hexadecimal, of all tokens up to its end, and of model, shape, adapter and salt"""
