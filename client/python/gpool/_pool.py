@@ -115,7 +115,7 @@ class Pool(_native.Pool, Closing):
 
         Raises NotFound: no agent has started within timeout_ms, or no such pool or tenant exists; TimedOut;
         OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
-        Cost: some system calls and a round trip to the agent; pages are mapped at their first use.
+        Cost: a few system calls and a round trip to the agent; pages are mapped at their first use.
         """
         said: List[str] = []
 

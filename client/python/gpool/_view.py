@@ -45,8 +45,8 @@ class Source(Protocol):
 
 
 class Addresses:
-    """Present addresses whose pages are not pinned: calls that remove them refuse while a view holds the handle, or the
-    program must not access them.
+    """Present addresses whose pages are not pinned. Either calls that remove pages raise Busy while a view holds the
+    handle, or the program must not access pages without memory.
     """
 
     def __init__(self, pool: Pool, handle: Handle, address: int, nbytes: int) -> None:
