@@ -16,8 +16,8 @@
  *   (worth.h).
  * - A prefetched adapter is expected: for window_us, only acquired adapters displace it, after all others.
  * - An adapter that was idle for idle_us gets a warm copy, if it can have one and host memory has room, and stays hot.
- *   An adapter that is evicted earlier gets a copy first (SAVE), likewise. When host memory is short, copies of hot
- *   adapters are dropped first, because they can be made again.
+ *   If it is evicted before that, it gets the copy first (SAVE), under the same conditions. When host memory is short,
+ *   copies of hot adapters are dropped first, because they can be made again.
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
  * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as the
