@@ -2,9 +2,9 @@
  * gpu.h - the table of a back end: all GPU functions that gpool uses.
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
- * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below,
- * which count the calls of each kind (enum gpu_call) and can inject a failure into the n-th one, and not the table,
- * except for its name and for queries of devices that are not open.
+ * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below
+ * instead of the table, except for its name and for queries of devices that are not open. These functions count the
+ * calls of each kind (enum gpu_call), and can inject a failure into the n-th one.
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
