@@ -119,8 +119,8 @@ CUresult driver_failed(void)
 }
 
 /*
- * The error is one of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. Of
- * CUDA_ERROR_ECC_UNCORRECTABLE this is not documented, and assumed. Each process has its own random numbers.
+ * The error is one of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. For
+ * CUDA_ERROR_ECC_UNCORRECTABLE, this is assumed and not documented. Each process has its own random numbers.
  */
 void driver_fault_chance(void)
 {
