@@ -1,12 +1,12 @@
 #!/bin/bash
-# peers.sh - install the programs that `make bench-peers` compares gpool with, and build what drives them.
+# peers.sh - install the programs that `make bench-peers` compares gpool with, and build the programs that drive them.
 #
 # usage: peers.sh FOLDER ENGINES BUILD
 #   FOLDER   receives the packages of peers.txt and the programs
 #   ENGINES  the virtual environment of tools/build/engines.sh
 #   BUILD    the build folder of gpool, with the double of the driver and play.o
 #
-# What cannot be installed or built is not an error: FOLDER/NAME.missing has the reason.
+# If a program cannot be installed or built, FOLDER/NAME.missing contains the reason; this is not an error.
 set -u
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
 here=$root/tools/bench/peers
