@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.gpool_loan:
-    """Return a loan. At its end, the pin ends after the work that is then queued on `stream`; 0: at once."""
+    """Return a loan. When it ends, the pin ends after the work that is then queued on `stream`; 0: at once."""
     return _abi.gpool_loan(pool, object_, block, stream, 0, 0, ctypes.sizeof(_abi.gpool_loan))
 
 
@@ -36,8 +36,8 @@ class Source(Protocol):
         """Return the handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the memory and return the loan. At its end, the pin ends after the work that is then queued on `stream`
-        (0: at once). Raises Stale.
+        """Pin the memory and return the loan. When the loan ends, the pin ends after the work that is then queued on
+        `stream` (0: at once). Raises Stale.
         """
 
     def where(self) -> Tuple[int, int]:
