@@ -447,7 +447,7 @@ static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memo
 /*
  * "Virtual Memory Management", cuMemMap: offset and flags are 0; address and size are multiples of the granularity; the
  * range is in one reservation and not mapped. The documentation permits a size below the handle's; here it must be the
- * handle's, since others report failures. The mapping starts without access.
+ * handle's, since failures of smaller mappings have been reported. The mapping starts without access.
  */
 CUresult cuMemMap(
 	CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)

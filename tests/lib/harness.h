@@ -1,8 +1,9 @@
 /*
  * harness.h - run a real gpoold in its own folder for a test, and send requests to it.
  *
- * The texts of tests name the back end `host`. With GPOOL_TEST_BACKEND=cuda, the pools that the harness starts are on
- * `cuda` instead, except a pool `warm`, and the test runs on the double of the driver (tests/run cuda/test_NAME).
+ * The tests name the back end `host` in the definitions of their pools. With GPOOL_TEST_BACKEND=cuda, the pools that
+ * the harness starts are on `cuda` instead, except a pool `warm`, and the test runs on the double of the driver
+ * (tests/run cuda/test_NAME).
  *
  * The program is $GPOOLD, or else the gpoold in the folder above the test program's. No function waits for a fixed
  * time: starting waits for the attach socket, stopping for the end of the process. Every wait has a limit, after which
