@@ -3,7 +3,7 @@
 
 usage: peers.py [--list] [--runs N] [-o table|json|markdown] [--document] [--from FILE]... [-q] [NAME...]
 
-  NAME workloads or peers to measure; default: all
+  NAME         workloads or peers to measure; default: all
   --list       print the workloads, and the peers with the reason if one is not installed
   --runs N     runs of each program; the median is printed (default 5)
   -o FORMAT    table, json (one object per line) or markdown
