@@ -2,9 +2,9 @@
  * gpu.h - the table of a back end: all GPU functions that gpool uses.
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
- * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below,
- * which count the calls of each kind (enum gpu_call) and can inject a failure into the n-th one, and not the table,
- * except for its name and for queries of devices that are not open.
+ * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below
+ * instead of the table, except for its name and for queries of devices that are not open. These functions count the
+ * calls of each kind (enum gpu_call), and can inject a failure into the n-th one.
  *
  * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
  * CUresult: out of memory, or of clients of MPS, is -ENOMEM, unsupported -EOPNOTSUPP, a lost device, context or MPS
@@ -106,8 +106,9 @@ enum {
 	/* each handle has its own descriptor, which gives access only to this handle; always the case on `cuda` */
 	GPU_OPEN_SEPARATE = 1u << 1,
 	/*
-	 * waits for streams let the thread sleep; otherwise the driver may poll. On `cuda`, this applies to the whole
-	 * process, because all devices that it opens for one GPU use the same context. No effect with GPU_OPEN_OWNER
+	 * a thread sleeps while it waits for a stream; otherwise the driver may poll. On `cuda`, this applies to the
+	 * whole process, because all devices that it opens for one GPU use the same context. No effect with
+	 * GPU_OPEN_OWNER
 	 */
 	GPU_OPEN_BLOCKING = 1u << 2,
 };
@@ -411,7 +412,7 @@ const char *gpu_error_text(void);
 const char *gpu_error_take(int error);
 
 /*
- * gpu_fault_set() - for tests: let the n-th later call of this kind fail with `error` (negative errno), before it
+ * gpu_fault_set() - for tests: make the n-th later call of this kind fail with `error` (negative errno), before it
  * reaches the back end. n = 0 clears the fault. If gpu is NULL, the fault concerns the next device that is opened, or
  * its opening.
  */

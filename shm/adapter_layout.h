@@ -1,6 +1,6 @@
 /*
  * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. It is part of the metadata of the adapter's
- * named object and of the store file.
+ * named object and of the cold file.
  *
  *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] |
  *   runs struct adapter_run[runs] | targets struct adapter_target[targets] | names

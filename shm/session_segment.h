@@ -85,7 +85,7 @@ static inline bool block_tag_is_block(uint64_t tag)
  * A joint fence combines the fences of several streams that used a page. A fence with the slot SESSION_TIMELINES refers
  * to an entry by serial:32 | index:16 (timeline.h). The worker writes entries under its own lock; the agent reads them
  * without a lock. The serial number is odd while the members are being written. An entry is reused only after all its
- * members are signaled, so a fence with another serial number than the entry's is signaled.
+ * members are signaled, so a fence whose serial number differs from that of the entry is signaled.
  */
 struct fence_join {
 	_Alignas(64) _Atomic uint32_t serial;

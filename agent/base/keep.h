@@ -12,8 +12,8 @@ struct keep_message;
 int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count);
 
 /*
- * agent_hold() - let the keeper hold duplicates of item->fds. Return: 0, or a negative errno, which was logged.
- * agent_drop() - let the keeper close them.
+ * agent_hold() - make the keeper hold duplicates of item->fds. Return: 0, or a negative errno, which was logged.
+ * agent_drop() - make the keeper close them.
  */
 int agent_hold(struct agent *agent, const struct held *item);
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id);

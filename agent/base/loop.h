@@ -16,7 +16,7 @@ struct event_source {
 
 /*
  * agent_watch() - have source->ready() called on these epoll events. Return: 0, or a negative errno. agent_unwatch() -
- * end that.
+ * stop watching.
  */
 int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
 void agent_unwatch(struct agent *agent, struct event_source *source);

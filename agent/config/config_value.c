@@ -683,8 +683,8 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 }
 
 /*
- * Set the default of a key. The defaults of the two accounts depend on the accounts of the machine; the others are
- * always valid.
+ * Set the default of a key. The defaults of keys for a user or a group depend on the accounts of the machine; the other
+ * defaults are always valid.
  */
 static void default_set(const struct config_key *key, void *base)
 {

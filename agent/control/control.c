@@ -323,8 +323,9 @@ void control_recover(struct pool *pool)
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
 	/*
-	 * Answer an interrupted evict request. A repetition may execute the others again: they are idempotent, except
-	 * that a repeated removal of a role may report that the role does not exist.
+	 * Answer an interrupted evict request. The other requests that change state may be executed again when they are
+	 * repeated: they are idempotent, except that a repeated removal of a role may report that the role does not
+	 * exist.
 	 */
 	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);

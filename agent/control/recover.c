@@ -69,8 +69,8 @@ static int sessions_restore(struct pool *pool)
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
 		/*
-		 * A session with the state NONE is held if the previous agent died before it reported its end to the
-		 * keeper.
+		 * The keeper still holds a session with the state NONE if the previous agent died before it reported
+		 * the end of the session.
 		 */
 		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
 			(state == LEDGER_SESSION_NONE && held[id]))

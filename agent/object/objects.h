@@ -137,8 +137,8 @@ struct manifest_pool object_geometry(const struct pool *pool);
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
  * object_name_lists() - return true if a name ends with no list of tenants, or the list contains the tenant of the
- * session. object_adapter_allowed() - return true if the object is no adapter, or the tenant of the session may use an
- * adapter of this name (NULL: none).
+ * session. object_adapter_allowed() - return true if the object is not an adapter, or the tenant of the session may use
+ * an adapter of this name (NULL: none).
  */
 bool object_name_lists(const struct session *session, const char *name);
 bool object_adapter_allowed(const struct session *session, const char *name, const char *adapter);
@@ -206,7 +206,8 @@ bool object_leave(struct pool *pool, uint32_t number);
 /*
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an
  * earlier agent stored in its record, or from the uses before its last eviction. object_worth_evicted() - keep these
- * uses when an object is evicted, so that an adapter that is loaded again is not new. object_worth_learn() - update
+ * uses when an object is evicted, so that an adapter that is loaded again is not treated as new. object_worth_learn() -
+ * update
  * the worth from the pins; true: it has increased. object_worth_reader() - adjust the count for a session that opens
  * the object or is about to close it: pins that the session counts while it does not have the object open are not
  * uses. object_worth_key() - return the key of the order; objects with lower keys are evicted first.

@@ -242,8 +242,8 @@ void object_order_touch(struct pool *pool, uint32_t number)
 }
 
 /*
- * Update an ephemeral object that only pins protect. It is open while it is pinned, and a pin since the last check is a
- * use.
+ * Update an ephemeral object that only pins protect. It is open while it is pinned, and a pin since the last check
+ * counts as a use.
  */
 static void ephemeral_used(struct pool *pool, uint32_t number, const struct object_pins *pins)
 {

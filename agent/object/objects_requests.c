@@ -75,8 +75,8 @@ static bool role_held(const struct session *session, const char *role, uint64_t 
 /* ---- publish ---- */
 
 /*
- * Return true if the request is a repetition, and its object still exists or it was refused. The sender is a reader of
- * the object until it receives the answer, so the record cannot belong to another object.
+ * Return true if the request is a repetition, and either its object still exists or the first request was refused. The
+ * sender is a reader of the object until it receives the answer, so the record cannot belong to another object.
  */
 static bool publish_repeated(const struct question *q)
 {

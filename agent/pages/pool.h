@@ -29,8 +29,8 @@ struct tenant {
 		uint64_t refusals, evicted_pages;
 	} usages[BLOCK_USAGES];
 	/*
-	 * counters of its sessions since the start of this agent, except those of the attached sessions since their
-	 * attach; see tenant_usage_totals()
+	 * counters of the sessions that have ended since the start of this agent, minus the counts that attached
+	 * sessions had before that start; tenant_usage_totals() adds the counters of the attached sessions
 	 */
 	struct usage_totals ended;
 	uint64_t barren_ns; /* time of the last scan for this tenant that found nothing to evict; see evict.c */

@@ -265,7 +265,8 @@ static void request_note(const struct pool *pool, const struct spill_block *bloc
 
 /*
  * Begin to load a block into the LEASED pages in spill->sources. `lent`: the journal contains the grant of these pages,
- * and ends after a slot with state SLOT_LOADING names them. The next agent therefore finds the pages in one of the two.
+ * and is cleared after a slot with state SLOT_LOADING refers to them. The next agent therefore finds the pages in the
+ * journal or in the slot.
  */
 static void load_begin(struct pool *pool, struct spill_block *block, uint32_t slot, uint32_t word, bool lent)
 {
@@ -576,8 +577,8 @@ static void spill_session_ends(struct session *session)
 		else
 			pages_set_aside(pool, block);
 		/*
-		 * Clear the session in the first slot last: the next agent finds by it the pages that remain to be set
-		 * aside.
+		 * Clear the session in the first slot last: from this slot, the next agent determines the pages that
+		 * remain to be set aside.
 		 */
 		for (uint32_t i = block->pages; i-- > 0;) {
 			spill_slot(pool, block, i)->session = 0;

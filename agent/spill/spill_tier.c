@@ -84,8 +84,8 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 	}
 	tier->fd = fd;
 	/*
-	 * No holes in memory that a GPU has locked: the GPU would write to pages that no longer belong to the file
-	 * (mover/ring.h).
+	 * Do not punch holes in memory that a GPU has locked: the GPU would write to pages that no longer belong to the
+	 * file (mover/ring.h).
 	 */
 	tier->punch = id == MOVER_TIER_FILE || !strcmp(pool->segment.header->backend, "host");
 	return 0;

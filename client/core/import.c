@@ -13,8 +13,8 @@
 
 enum {
 	/*
-	 * polling interval: a GPU that writes a number wakes no thread. Chosen: short waits end soon, long waits at
-	 * most an eighth later
+	 * polling interval: a GPU that writes a number wakes no thread. Chosen: polling makes a wait longer by at most
+	 * an eighth, or by the minimum
 	 */
 	STEP_LEAST_NS = 20000,
 	STEP_MOST_NS = 1000000,

@@ -8,8 +8,8 @@
  *
  * A query updates the word. For all other users, a separate thread updates it. While an unsignaled fence is open, this
  * thread polls; the interval is an eighth of the time since the last import or progress, at least 20 us and at most 1
- * ms. It checks every 100 ms whether the process of a failed GPU has ended, and whether the own device has failed while
- * exported fences are not signaled. Otherwise the thread sleeps without a timeout.
+ * ms. It checks every 100 ms whether the process of a failed GPU has ended, and whether this process's device has
+ * failed while exported fences are not signaled. Otherwise the thread sleeps without a timeout.
  *
  * If a GPU waited for the other process's word directly, the death of that process would block the GPU, and all work
  * that is queued after the wait, forever. The thread detects such a death through the agent (the record of the session)

@@ -123,7 +123,7 @@ int view_get(struct gpool *pool, struct import_sources *sources, const struct fe
 	struct import_view **view)
 {
 	/*
-	 * This record belongs to the present owner of the session number. If that is not the exporter, the key differs.
+	 * This record belongs to the current owner of the session number. If that is not the exporter, the key differs.
 	 */
 	const struct session_record *record = &pool->segment.sessions[ticket->session];
 	struct import_view *made;

@@ -2,7 +2,7 @@
  * spill.h - blocks whose content can be spilled and restored into other pages (GPOOL_ALLOC_SPILL). Internal to
  * libgpool.
  *
- * The sequence in the tag of a handle identifies its content. A table in this process stores the present place of
+ * The sequence in the tag of a handle identifies its content. A table in this process stores the current place of
  * content that has moved. The table is read only if the handle's own page no longer holds the block, so blocks that
  * never moved cost nothing. Only one thread restores a block; other threads that need the block wait for it.
  */

@@ -91,7 +91,7 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * handle_pages); such an allocation may fail although enough pages are free.
  *
  * Return: 0, or
- *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream, timeout_ms below -1
+ *   -EINVAL      page_count is 0 or exceeds the pool; an unknown flag, usage, priority or stream; timeout_ms below -1
  *   -E2BIG       options of a newer library, with a field set that this library does not have
  *   -EOPNOTSUPP  GPOOL_ALLOC_SPILL, and the pool has neither memory nor a file for spilled content
  *   -ENOSPC      not enough pages in time, apart from those reserved for other tenants; gpool_oom_info() returns the
@@ -169,7 +169,7 @@ GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
  * gpool_unpin() - end one pin of a block; any thread may end it.
  *
  * Return: 0, -EINVAL (not pinned; not a handle that gpool_alloc() returned), -ESTALE (freed or evicted), -ECHILD. Cost:
- * one atomic operation, some loads [unpin]; the last unpin of a freed block also returns its pages.
+ * one atomic operation and a few loads [unpin]; the last unpin of a freed block also returns its pages.
  */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
@@ -493,7 +493,7 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
  * The agent provides the pages as for gpool_alloc(), by eviction if necessary. The pages need not be adjacent.
  *
  * Return: 0, or
- *   -EINVAL      page_count is 0 or above the pool's, timeout_ms below -1
+ *   -EINVAL      page_count is 0 or exceeds the pool; timeout_ms below -1
  *   -ENOSPC, -EDQUOT  as gpool_alloc(); gpool_oom_info() returns the details
  *   -EUSERS      the pool has 255 reservations
  *   -EOPNOTSUPP  the pool's driver handles have several pages (gpool_range_info, handle_pages)
@@ -508,12 +508,12 @@ GPOOL_API int gpool_reservation_create(
 /*
  * gpool_reservation_use() - from now on, take pages of a reservation in the calls of this thread.
  *
- * @reservation: its number; 0: end this, so that calls request pages of the pool again
+ * @reservation: its number; 0: none, calls take pages from the pool again
  *
  * Calls that need pages, such as gpool_alloc() and gpool_range_commit(), first use idle pages of this session. They
- * take the others over from the reservation, and never from elsewhere. The agent cannot refuse pages that are left in
- * the reservation, unless the quota of this session is reached (-EDQUOT). The number is checked when a call needs
- * pages. Such a call then also returns, without waiting:
+ * take over the other pages from the reservation, and take none from the rest of the pool. If the reservation has
+ * enough pages left, the agent refuses the request only if it would exceed the quota of this session (-EDQUOT). The
+ * number is checked when a call needs pages. Such a call then also returns, without waiting:
  *   -ENOENT  the reservation has ended or has fewer pages left than the call needs, or, with GPOOL_ALLOC_CONTIGUOUS, no
  *            adjacent ones
  *   -EPERM   it was created by a session of another tenant

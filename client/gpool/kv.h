@@ -727,7 +727,7 @@ GPOOL_API int gpool_kv_attention(struct gpool_kv *kv, const struct gpool_kv_atte
  * gpool_kv_attention_workspace() - return the size of the workspace that a launch needs. The addresses in `attention`
  * are ignored.
  *
- * Return: 0, -EINVAL, -E2BIG, -ECHILD as gpool_kv_attention(). Threads: any. Cost: some instructions.
+ * Return: 0, -EINVAL, -E2BIG, -ECHILD as gpool_kv_attention(). Threads: any. Cost: a few instructions.
  */
 GPOOL_API int gpool_kv_attention_workspace(
 	struct gpool_kv *kv, const struct gpool_kv_attention *attention, uint64_t *bytes);
@@ -739,8 +739,8 @@ enum {
 };
 
 /*
- * The loss of what was written, in device memory or registered host memory: gpool_kv_write() adds to it, so the program
- * fills it with zeros before. The relative error is the square root of error_squares / squares.
+ * The loss of precision of the written elements, in device memory or registered host memory. gpool_kv_write() adds to
+ * it, so fill it with zeros first. The relative error is the square root of error_squares / squares.
  */
 struct gpool_kv_write_error {
 	double error_squares; /* sum of (x - x')^2 over all elements x, which became x' */
@@ -943,8 +943,8 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only the
- * next block follows each block. The tree shows which texts have a common beginning, and how many sequences use it.
+ * A node of the radix tree of the published blocks: a run of blocks without a branch, used by the same sequences. The
+ * tree shows which texts have a common beginning, and how many sequences use it.
  */
 struct gpool_kv_prefix_node {
 	/* key of its last block: a hash of all tokens up to its end, and of model, shape, adapter and salt */
@@ -1107,10 +1107,10 @@ struct gpool_kv_member {
 	uint32_t reserved;
 	struct gpool_kv *cache; /* a cache of this process; NULL: `send` reaches it */
 	/*
-	 * Let a worker process pass the order to gpool_kv_execute(), and copy its bytes back to `order`. Return 0, or a
-	 * negative code if there is no answer. Afterwards, the group sends no order to this cache again, because it
-	 * does not know whether the last one was executed. It is called with a lock held, so it must not call the
-	 * group. Answers are checked before they are used
+	 * Send the order to the process of the cache, which passes it to gpool_kv_execute(), and copy the bytes of the
+	 * answer to `order`. Return 0, or a negative code if no answer is received. Afterwards, the group sends no
+	 * order to this cache again, because it does not know whether the last one was executed. It is called with a
+	 * lock held, so it must not call the group. Answers are checked before they are used
 	 */
 	int (*send)(void *context, struct gpool_kv_order *order);
 	void *context;
@@ -1139,7 +1139,7 @@ GPOOL_API int gpool_kv_group_create(
  * which a part was appended when another part was lost can only be freed (-ECONNRESET).
  *
  * Return: as gpool_kv_group_create(), -EPROTO (an answer is not that of a cache), or the code of `send`. Cost: one
- * order for each cache; each call of the group sends one order, or some, to each cache that it concerns.
+ * order for each cache; each call of the group sends one or several orders to each cache that it concerns.
  */
 GPOOL_API int gpool_kv_group_create_members(
 	const struct gpool_kv_member *members, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);

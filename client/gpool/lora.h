@@ -77,10 +77,11 @@ struct gpool_lora_options {
 	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
 	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a
 	 *   minute counts as if it had always been used at this rate.
-	 * - A prefetched adapter is evicted after all others for a minute, and only for an acquired one.
+	 * - For a minute, a prefetched adapter is evicted after all others, and only to make room for an adapter that
+	 *   is acquired.
 	 * - Every rebalance_ms, an adapter that is worth at least twice as much as a resident one may replace it.
 	 *
-	 * If another engine has the adapter open, only this set's part ends. The agent evicts adapters of such a set as
+	 * If another engine has the adapter open, this set only closes it. The agent evicts adapters of such a set as
 	 * usual if the pool needs pages. A set with limits has at most 65,536 adapters. 0: no limit.
 	 */
 	uint32_t hot_adapters;
@@ -161,14 +162,14 @@ GPOOL_API int gpool_lora_register(
  * gpool_lora_register_buffer() - register an adapter whose files are in memory.
  *
  * @name:    as for gpool_lora_register()
- * @config:  content of adapter_config.json, a text of JSON
+ * @config:  content of adapter_config.json, JSON text
  * @weights: [bytes] content of adapter_model.safetensors
  * @id, @why: as for gpool_lora_register()
  *
  * The content is copied, so the caller may free or change it after the call. The copy is in host memory of this process
  * until the adapter is unregistered; later loads use it if there is no faster source. Processes that register equal
- * content share the adapter, as for files; the content is compared by a hash of 128 bits that is not cryptographic.
- * GPOOL_LORA_PRIVATE keeps the adapters of tenants apart that do not trust each other.
+ * content share the adapter, as for files; the content is compared by a 128-bit hash that is not cryptographic. Use
+ * GPOOL_LORA_PRIVATE if tenants do not trust each other.
  *
  * Return: as gpool_lora_register(), or
  *   -EMFILE, -ENFILE  two file descriptors are needed until the adapter is unregistered
@@ -415,7 +416,7 @@ struct gpool_lora_info {
 	uint32_t activity;   /* enum gpool_lora_activity */
 	/*
 	 * time of the last acquisition in this process, wall clock, milliseconds since 1970, accurate to 100 ms; 0:
-	 * never. After 49 days without an acquisition, it is too late by multiples of 49 days
+	 * never. After 49 days without an acquisition, the value is too high by multiples of 49 days
 	 */
 	uint64_t used_ms;
 	uint64_t served;  /* gpool_lora_acquire() and gpool_lora_acquire_async(), and finished requests of schedulers */

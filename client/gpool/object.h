@@ -72,7 +72,7 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
  *
  * Until its publication the object is private to this process and is freed when the process ends.
  *
- * Return: 0, -EINVAL (name, role, flag, PRIVATE with DOMAIN_WRITE, class; PINNED or cost_us with another class than
+ * Return: 0, -EINVAL (name, role, flag, PRIVATE with DOMAIN_WRITE, class; PINNED or cost_us with a class other than
  * PINNABLE), -E2BIG, -EPERM (an observer or admin), -ENOMEM, -ECHILD.
  * Threads: one at a time for each object until it is published, any afterwards. Cost: no system call.
  */
@@ -168,7 +168,7 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *   -ESTALE  the role's token is not valid
  *   -EBUSY   ADOPT, but another process is the writer
  *   -EACCES  the object is private to another tenant
- *   -EPERM   ADOPT with another role than the object's; the session is an observer or admin
+ *   -EPERM   ADOPT with a role other than that of the object; the session is an observer or admin
  *   -EMFILE  no more file descriptors. The session may still count as a reader, until it opens and closes the object
  *            again, or ends
  *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD
@@ -214,7 +214,7 @@ GPOOL_API int gpool_object_pin(struct gpool_object *object);
  * gpool_object_unpin() - end one pin of an object; any thread may end it.
  *
  * Return: 0, -EINVAL (another class, not pinned), -ESTALE (the pin was ended as leaked, and the object was evicted),
- * -ECHILD. Cost: one atomic operation, some loads.
+ * -ECHILD. Cost: one atomic operation and a few loads.
  */
 GPOOL_API int gpool_object_unpin(struct gpool_object *object);
 

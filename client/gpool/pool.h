@@ -122,7 +122,7 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM     no memory or address space
  *
- * Cost: some system calls and one round trip to the agent. A worker opens the device and reserves address space of the
+ * Cost: a few system calls and one round trip to the agent. A worker opens the device and reserves address space of the
  * pool's size; pages are mapped at their first use. Source: docs/internals/messages.md.
  */
 GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);

@@ -63,7 +63,7 @@ GPOOL_ASSERT_SIZE(gpool_range_options, 40);
  * Pins of a range never count as leaked (pins.max_duration).
  *
  * Return: 0, or
- *   -EINVAL     page_count is 0 or above the pool's; a flag, an unknown class or usage; timeout_ms below -1; an
+ *   -EINVAL     page_count is 0 or exceeds the pool; a flag; an unknown class or usage; timeout_ms below -1; an
  *               immutable range without a name, or another range with one
  *   -EHOSTDOWN  the session is asleep
  *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -E2BIG, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
@@ -534,7 +534,7 @@ enum { GPOOL_VM_SLACK_MAX = 1000 };
 
 /*
  * Environment variables replace options that are 0. Sizes in variables are bytes, or have the suffix K, M, G or T,
- * optionally followed by "B" or "iB" (all powers of two). GPOOL_VM_SLACK is a number of percent.
+ * optionally followed by "B" or "iB" (all powers of two). GPOOL_VM_SLACK is a percentage.
  */
 struct gpool_vm_options {
 	uint32_t size;  /* sizeof(struct gpool_vm_options); GPOOL_VM_OPTIONS_INIT sets it */

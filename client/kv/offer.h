@@ -32,7 +32,7 @@ int offer_use(struct gpool_kv *kv, uint32_t chunk);
 
 /*
  * offer_drop_lost() - remove the blocks of the chunks in kv->lost, and the blocks that follow them. The cache's own
- * chunks become holes; places (pooled.h) are left.
+ * chunks become holes; places (pooled.h) are released.
  */
 void offer_drop_lost(struct gpool_kv *kv);
 

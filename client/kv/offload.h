@@ -26,7 +26,7 @@ int offload_check(const struct gpool_kv *kv, uint32_t flags);
 int offload_preempt(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t flags);
 
 /*
- * offload_load() - queue the copies of the saved content into the sequence's present blocks, and forget the saved
+ * offload_load() - queue the copies of the saved content into the sequence's current blocks, and forget the saved
  * content.
  * Return: 0, even if nothing was saved; -ENODATA: the content is lost; otherwise as gpool_kv_resume(), and the content
  * remains saved.

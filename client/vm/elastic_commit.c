@@ -63,8 +63,8 @@ static void miss(struct backing *backing, uint32_t slot)
 }
 
 /*
- * Adopt the handles of a run of reclaimable slots. Handles that the agent has taken are missing. Return the length of
- * the run.
+ * Adopt the handles of a run of reclaimable slots. A slot whose handle the agent has taken becomes MOVING and counts as
+ * missing. Return the length of the run.
  */
 static uint32_t reclaimable_adopt(struct backing *backing, uint32_t slot, uint32_t end)
 {

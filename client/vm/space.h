@@ -64,7 +64,7 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
- * vm_forget() - the mappings of slots [slot, slot + count) belong to another owner from now on; they remain.
+ * vm_forget() - pass the mappings of slots [slot, slot + count) to another owner, without unmapping them.
  */
 void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count);
 

@@ -195,7 +195,8 @@ uint64_t vpmm_slack_most(const struct vpmm *vpmm, uint32_t percent, uint64_t liv
 uint64_t vpmm_held(const struct vpmm *vpmm);
 /*
  * vpmm_slack() - return the number of new pages, up to `count`, that a call for `count` pages may take although free
- * pages could be mapped. vpmm_slack_refused() - the pool had no free pages; return 0 for some time.
+ * pages could be mapped. vpmm_slack_refused() - record that the pool had no free pages; vpmm_slack() then returns 0 for
+ * some time.
  */
 uint32_t vpmm_slack(const struct vpmm *vpmm, uint32_t count);
 void vpmm_slack_refused(struct vpmm *vpmm);
@@ -313,7 +314,7 @@ void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
 void vpmm_small_return(struct vpmm *vpmm, bool all);
 /*
  * vpmm_small_wait() - wait for the GPU work of a buffer that was freed and is larger than a span, and return it. Return
- * false if there is none, or at the limit, which the first call sets in *limit_ns, which must be 0.
+ * false if there is none, or at the limit. *limit_ns must be 0 at the first call, which sets it to the limit.
  */
 bool vpmm_small_wait(struct vpmm *vpmm, uint64_t *limit_ns);
 bool vpmm_small_waits(const struct vpmm *vpmm);

@@ -545,7 +545,7 @@ static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **mad
 	return -ENOMEM;
 }
 
-/* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream in its present state. */
+/* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream in its current state. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
 	struct gpool_span span = {.bytes = 0};

@@ -159,8 +159,9 @@ template <int M, int N> static __device__ uint4 *stage_at(uint4 *memory, uint32_
 }
 
 /*
- * tile_load() - begin to load the warp's 32 columns of one tile. Ranks and tokens that do not exist are zeros, and the
- * columns beyond the end of x, where other data follows. There are no branches, and the addresses are always valid.
+ * tile_load() - begin to load the warp's 32 columns of one tile. Ranks and tokens that do not exist are read as zeros,
+ * and so are the columns beyond the end of x, where other data follows. There are no branches, and the addresses are
+ * always valid.
  */
 template <int M, int N>
 static __device__ void tile_load(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x,

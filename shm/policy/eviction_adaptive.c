@@ -5,7 +5,7 @@
  * Each node has a class and an age. The class depends on the number of touches, on the average time between them, on
  * whether the node ever had a child, and on whether its chain was left for another one. The class of a node that was
  * never touched also depends on the kind of the node below which it was inserted, and on the distance from that node.
- * The age is the number of clocks since the last touch.
+ * The age is the number of steps of the clock since the last touch.
  *
  * For each class and age, the policy counts the time that nodes spent in it and the number of touches. Evicted nodes
  * continue to count as ghosts, because otherwise nothing would be learned about ages that no kept node reaches. Time

@@ -116,9 +116,9 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 }
 
 /*
- * CALLS() - make a call that succeeds, in a situation, and compare its calls of the driver with a text. A situation is
- * "steady", "always" (which is the worst case too), or describes a case of
- * more calls; the first two may be followed by ": WHAT".
+ * CALLS() - make a call, which must succeed, and compare the driver calls that it makes with a text. The situation is
+ * "steady", "always" (also the worst case), or describes a case in which there are more driver calls. ": WHAT" may
+ * follow "steady" and "always".
  */
 #define CALLS(call, situation, text) CALLS_RETURN(call, >= 0, text, false, false)
 /* CALLS_MOST() - the same if there may be fewer calls, since they depend on the time or on other threads. */

@@ -119,8 +119,8 @@ CUresult driver_failed(void)
 }
 
 /*
- * The error is one of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. Of
- * CUDA_ERROR_ECC_UNCORRECTABLE this is not documented, and assumed. Each process has its own random numbers.
+ * The error is one of those after which no work of the process runs: "Data types used by CUDA driver", CUresult. For
+ * CUDA_ERROR_ECC_UNCORRECTABLE, this is assumed and not documented. Each process has its own random numbers.
  */
 void driver_fault_chance(void)
 {
@@ -142,8 +142,8 @@ void driver_fault_chance(void)
 }
 
 /*
- * For tests: gpuDoubleFault() - let the device of this process fail. gpuDoubleFailed() - return the error with which it
- * has failed, or 0.
+ * For tests: gpuDoubleFault() - make the device of this process fail. gpuDoubleFailed() - return the error with which
+ * it has failed, or 0.
  */
 __attribute__((visibility("default"))) void gpuDoubleFault(void);
 __attribute__((visibility("default"))) int gpuDoubleFailed(void);

@@ -164,8 +164,8 @@ bool memory_is_device(CUdeviceptr at);
 /* memory_is_registered() - return true if all of it is registered host memory, at its address in the process. */
 bool memory_is_registered(const void *at, uint64_t bytes);
 /*
- * memory_open() - while a kernel runs, let the CPU access what `device` may access; memory_close() undoes it. Both have
- * no effect with the setting cpu_access.
+ * memory_open() - while a kernel runs, permit the CPU to access the memory that `device` may access; memory_close()
+ * undoes this. Both have no effect with the setting cpu_access.
  */
 void memory_open(int device);
 void memory_close(void);

@@ -1,6 +1,6 @@
 /*
  * kernel.c - modules and launches: "Module Management" and "Execution Control". A kernel is found by its name and run
- * by tests/emulated, on device addresses, which the CPU may access only meanwhile.
+ * by tests/emulated, on device addresses, which the CPU may access only while the kernel runs.
  */
 #undef _FORTIFY_SOURCE /* its longjmp() does not accept the emulation's stacks */
 #include "tests/driver/driver.h"
@@ -151,8 +151,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 
 /*
  * "Execution Control", cuLaunchKernel: arguments are copied; `extra` instead of them is not modeled, and refused. The
- * errors for dimensions that the device does not support (a thread at least, at most 1024 in a block), and for more
- * than 48 KiB of dynamic shared memory without the attribute of the function that allows it, are choices.
+ * errors for dimensions that the device does not support (at least one thread and at most 1024 in a block), and for
+ * more than 48 KiB of dynamic shared memory without the attribute of the function that allows it, are choices.
  */
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
 	unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream handle, void **parameters, void **extra)

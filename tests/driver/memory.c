@@ -224,8 +224,9 @@ struct carried {
 };
 
 /*
- * A descriptor of the driver is no regular file. Here it is a socket in which a message with the file waits for ever:
- * each import peeks at it, which duplicates the file. No byte of memory can be reached through it otherwise.
+ * A descriptor of the driver is not a regular file. Here it is a socket in which a message with the file remains
+ * queued: each import peeks at the message, which duplicates the file. The memory cannot be accessed through the socket
+ * in any other way.
  */
 static CUresult descriptor_make(const struct memory *memory, int *descriptor)
 {
@@ -446,7 +447,7 @@ static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memo
 /*
  * "Virtual Memory Management", cuMemMap: offset and flags are 0; address and size are multiples of the granularity; the
  * range is in one reservation and not mapped. The documentation permits a size below the handle's; here it must be the
- * handle's, since others report failures. The mapping starts without access.
+ * handle's, since failures of smaller mappings have been reported. The mapping starts without access.
  */
 CUresult cuMemMap(
 	CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -558,7 +559,7 @@ static void mapping_access(struct mapping *mapping, int device, unsigned access)
  * "Virtual Memory Management", cuMemSetAccess: the range is fully mapped and contains all of each allocation that was
  * mapped there. The behavior for a part of an allocation is not documented; the setting `partial` permits it. A device
  * other than the memory's must be its peer, else CUDA_ERROR_INVALID_DEVICE; the documentation lists this error without
- * its cause. As cuMemUnmap() for what it waits for.
+ * its cause. The call may wait, like cuMemUnmap().
  */
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *descriptors, size_t count)
 {

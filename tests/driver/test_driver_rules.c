@@ -286,7 +286,7 @@ static int fails_during_a_copy(void)
 	gpuDoubleFault();
 	pages_unmap(from, COPIED);
 	pages_unmap(to, COPIED);
-	/* The copy keeps the memory of its present piece until it ends this piece. */
+	/* The copy keeps the memory of its current piece until it ends this piece. */
 	do
 		gpuDoubleMemory(0, &now, &total);
 	while (now != before);

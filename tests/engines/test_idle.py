@@ -23,7 +23,7 @@ class Idle(EngineTest):
                     self.await_idle()
                     if stopped:
                         engine.signal(signal.SIGSTOP)
-                    # About half of the cached content, which is 24 pages: what is left is used from the cache.
+                    # About half of the cached content, which is 24 pages: the rest is used from the cache.
                     # The allocation does not wait for the engine.
                     with self.agent.pool() as pool, pool.alloc(self.pages - 13):
                         pass

@@ -1,5 +1,5 @@
 /*
- * wrap.c - count the calls of each call site, and let one of them fail; linked into programs with --wrap for each
+ * wrap.c - count the calls of each call site, and make one of them fail; linked into programs with --wrap for each
  * CALL() of calls.def.
  *
  * $GPOOL_FAULT_FILE names a file that all processes map (struct fault_file), and that tests/faults/sites writes. It

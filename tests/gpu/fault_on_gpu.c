@@ -351,8 +351,8 @@ static struct gpool_fence import(struct gpool_fence_handle *handle)
 }
 
 /*
- * All waits for an imported fence end when the GPU of the exporter has failed: those of threads with -EIO, those of GPU
- * streams at all. Work of the exporter may still use blocks that wait for the fence, so they wait for its end.
+ * All waits for an imported fence end when the GPU of the exporter has failed; waits of threads return -EIO. Work of
+ * the exporter may still use blocks that wait for the fence, so they wait until the exporter has ended.
  */
 static void worker_imports(void)
 {

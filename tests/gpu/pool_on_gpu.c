@@ -215,7 +215,7 @@ static void test_a_fence_holds_a_block(void **state)
 
 /*
  * Work of two streams is ordered by a fence, also on a device that executes work in any order that the driver permits.
- * The wrong order would let one stream wait without an end, and closing it too, so the program ends then.
+ * In a wrong order, one stream would wait forever, and so would the call that closes it; the program then ends.
  */
 static void test_streams_wait_for_each_other(void **state)
 {

@@ -226,8 +226,8 @@ static void remember(void *context, int level, const char *text)
 }
 
 /*
- * Let the open of the device and the creation of the window fail in turn. gpool_open() must return an error with its
- * text, and no session must remain.
+ * Make the opening of the device and the creation of the window fail in turn. gpool_open() must return an error with
+ * its text, and no session must remain.
  */
 static void test_open_when_the_back_end_fails(void **state)
 {

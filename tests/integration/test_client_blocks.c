@@ -740,8 +740,8 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 /* ---- failures of the back end ---- */
 
 /*
- * Let each kind of driver call that mapping needs fail once. The allocation must report the error without losing a page
- * or leaving one partly mapped, and the next allocation must succeed.
+ * Make each kind of driver call that mapping needs fail once. The allocation must report the error without losing a
+ * page or leaving one partly mapped, and the next allocation must succeed.
  */
 static void test_mapping_fails(void **state)
 {

@@ -413,7 +413,7 @@ static void test_captured(void **state)
 
 /* ---- faults ---- */
 
-/* Let the n-th call of each kind fail while some pages are committed, reclaimable, taken or unused. */
+/* Make the n-th call of each kind fail while some pages are committed, reclaimable, taken or unused. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};

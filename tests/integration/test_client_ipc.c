@@ -1094,7 +1094,7 @@ static void test_driver_faults(void **state)
 	gpu_fault_set(ours->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_TIMELINE);
-	/* Let calls fail during the import of the other process's fences. */
+	/* Make calls fail during the import of the other process's fences. */
 	handle_of(&exporter, ORDER_GATE, 0);
 	handle = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 	gpu_fault_set(ours->gpu, GPU_CALL_EVENT_IMPORT, 1, -ENOMEM);

@@ -971,7 +971,7 @@ static int step_resume(void)
 }
 
 /*
- * Let each call of one kind that the step makes fail in turn, and check that nothing changes. Return the number of
+ * Make each call of one kind that the step makes fail in turn, and check that nothing changes. Return the number of
  * failed calls.
  */
 static uint32_t fail_each(int (*step)(void), enum gpu_call kind)

@@ -338,7 +338,7 @@ static void found_again(const struct model *model, uint32_t found)
 
 /* ---- faults ---- */
 
-/* Let one of the next driver calls fail, of a kind that commits and copies make. */
+/* Make one of the next driver calls fail, of a kind that commits and copies make. */
 static void fault_arm(void)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY,

@@ -775,8 +775,8 @@ static void test_refused(void **state)
 	(void)state;
 	start(calm);
 	/*
-	 * The cache has place for one shared chunk, so sharing the second one fails. Blocks that are already shared
-	 * stay shared.
+	 * The cache has room for one shared chunk, so sharing the second one fails. Blocks that are already shared stay
+	 * shared.
 	 */
 	small = engine_start("", CHUNK_BLOCKS);
 	assert_int_equal(begun(small, 1, TEXT_MAX, 3 * C, &sequence), 0);
@@ -808,7 +808,7 @@ static void test_refused(void **state)
 	engine_killed(first);
 }
 
-/* Let driver calls fail at each point. A failed call must change nothing, and the next call must succeed. */
+/* Make driver calls fail at each point. A failed call must change nothing, and the next call must succeed. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call calls[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE};

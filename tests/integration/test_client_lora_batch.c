@@ -1,10 +1,10 @@
 /*
  * test_client_lora_batch.c - batches of tokens with different adapters, through the public calls, on a real agent.
  *
- * Goal: gpool_lora_apply() adds the product of each token's own adapter, regardless of which adapters were loaded,
- * evicted or moved. A batch keeps exactly the adapters that it uses. Adapters that do not fit are refused by name, and
- * the previous batch stays valid. The number of calls of a set does not depend on the number of modules. The result of
- * a failed copy is not applied.
+ * Goal: gpool_lora_batch_apply() adds the product of each token's own adapter, regardless of which adapters were
+ * loaded, evicted or moved. A batch keeps exactly the adapters that it uses. Adapters that do not fit are refused by
+ * name, and the previous batch stays valid. The number of calls of a set does not depend on the number of modules. The
+ * result of a failed copy is not applied.
  *
  * Method: a small model on host memory, with every output compared with float64. Calls of the back end are counted and
  * made to fail.

@@ -386,7 +386,7 @@ static void test_calls_fail(void **state)
 	worker_open();
 }
 
-/* The first launch comes after work that lets the device fail. */
+/* The first launch comes after work that makes the device fail. */
 static struct {
 	const struct gpu_ops *ops;
 	struct gpu_ops failing;

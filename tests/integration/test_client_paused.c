@@ -1,7 +1,8 @@
 /*
  * test_client_paused.c - a machine or a container is paused while a worker waits for the agent.
  *
- * Goal: the pause is longer than a worker waits for an agent that does not answer. Afterwards its calls succeed.
+ * Goal: even if the pause is longer than a worker waits for an agent that does not answer, the worker's calls succeed
+ * afterwards.
  *
  * Method: the agent is stopped, then a worker process whose threads wait for it: one for pages, one for a reply on the
  * attach socket. The worker continues first.

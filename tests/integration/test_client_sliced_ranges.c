@@ -345,7 +345,7 @@ static void test_read_ahead_later(void **state)
 	gpool_close(pool);
 }
 
-/* Let the n-th call of each kind fail, in the call or in the background. */
+/* Make the n-th call of each kind fail, in the call or in the background. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};

@@ -119,7 +119,7 @@ static void test_park_and_adopt_large_handles(void **state)
 
 /* ---- faults ---- */
 
-/* Let the n-th call of a kind fail. If `undo` is set, its reversal fails as well. */
+/* Make the n-th call of a kind fail. If `undo` is set, its reversal fails as well. */
 static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call kind, uint64_t n, bool undo)
 {
 	struct gpu *gpu = space->pool->gpu;

@@ -1,10 +1,10 @@
 /*
- * test_client_vpmm_faults.c - let each driver call of the stream-ordered allocator fail in turn, and check that nothing
- * changes.
+ * test_client_vpmm_faults.c - make each driver call of the stream-ordered allocator fail in turn, and check that
+ * nothing changes.
  *
  * A remapping uses free pages of its own stream, finished pages of a second stream, unfinished pages of a third, and
  * new pages. It maps all pages at a new place, or completes a place that is mapped in part. For each kind of call and
- * each number, the test builds the same state, lets the call fail, and compares regions and contents with the earlier
+ * each number, the test builds the same state, makes the call fail, and compares regions and contents with the earlier
  * ones. Then it repeats the call, which must succeed as if no failure had happened. It does the same for the other
  * calls of the allocator.
  *
@@ -93,7 +93,7 @@ static void build_up_again(void **state)
 	build();
 }
 
-/* Let the n-th call of this kind fail. Return false if there were fewer calls. */
+/* Make the n-th call of this kind fail. Return false if there were fewer calls. */
 static bool remap_with_fault(enum gpu_call call, uint64_t nth, const char *as_it_ends)
 {
 	char before[4096], after[4096];

@@ -5,12 +5,12 @@
  * in keeper, agent, front, mover or worker. No process may crash. The error must be one that the call documents, no
  * page may be lost, and the next attempt must succeed.
  *
- * Method: strace lets the n-th call of a kind fail in a real gpoold or a real worker. Driver calls fail through the
+ * Method: strace makes the n-th call of a kind fail in a real gpoold or a real worker. Driver calls fail through the
  * back end's fault plan. After each fault a new worker runs the whole round, and the pool is checked. All pages must be
  * free, no slot of spilled pages may be in use, and gpoold must end normally, with nothing left behind. Each process of
  * gpoold counts its own calls.
  *
- * With --site, one scenario runs in which tests/faults/sites lets a given call site fail, without strace.
+ * With --site, one scenario runs in which tests/faults/sites makes a given call site fail, without strace.
  *
  * Most of the time is spent waiting. Several faults are therefore tried at once, each by a separate process: this
  * program, with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
@@ -347,8 +347,8 @@ static int has_ended(pid_t child)
 }
 
 /*
- * A gpoold whose call to remove or lock a file has failed leaves files behind. The next one must remove them. Only a
- * fault at a call site happens once, so that the next one has none.
+ * A gpoold whose call to remove or lock a file has failed leaves files behind. The next one must remove them. A fault
+ * at a call site, unlike one that strace injects, happens only once, so the next gpoold has no fault.
  */
 static void remains_are_removed(void)
 {
@@ -458,8 +458,8 @@ static void gpoold_stop_storing(int manager, pid_t child)
 }
 
 /*
- * Stop and start gpoold with its memory in the store, until a start without the fault has served. A start may be
- * refused, and then the next one begins with an empty pool, as an administrator would let it.
+ * Stop and start gpoold with its memory in the store, until a start without the fault has served. If a start is
+ * refused, the next one begins with an empty pool, as if an administrator had discarded the memory.
  */
 static void store_fault(void)
 {
@@ -803,7 +803,7 @@ static void test_driver_faults(void **state)
 			gpool_close(pool);
 			pool_is_whole();
 		}
-	/* Let gpool_open() itself fail, at the next device that this process opens. */
+	/* Make gpool_open() itself fail, at the next device that this process opens. */
 	for (int nth = 1; nth <= 2; nth++) {
 		gpu_fault_set(NULL, GPU_CALL_OPEN, 1, -ENODEV);
 		assert_int_equal(round_of_work(directory, 3000), -ENODEV);

@@ -51,8 +51,8 @@ static void test_a_killed_agent_is_replaced(void **state)
 }
 
 /*
- * If the agent dies more often at a low age than it is restarted without delay, it is restarted with pauses. On a busy
- * machine, a kill may come too late to count.
+ * After a number of quick deaths of the agent, the keeper pauses before each restart. On a busy machine, a kill may
+ * come too late to count as a quick death.
  */
 static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 {

@@ -636,8 +636,8 @@ static void test_pages_wait_to_be_cleared(void **state)
 	AWAIT(status()->pools[0].mover_gone_ms);
 	says(status()->pools[0].mover_why, "ended (signal 9)");
 	/*
-	 * The agent knows it now: it retires no further page. The retired pages are not lent, and the status shows
-	 * them.
+	 * The agent now knows that no mover serves, and retires no further page. The retired pages are not lent, and
+	 * the status shows them.
 	 */
 	cleaning = status()->pools[0].cleaning_pages;
 	assert_in_range(cleaning, 1, PAGES - 1);

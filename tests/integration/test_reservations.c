@@ -1,9 +1,9 @@
 /*
  * test_reservations.c - pages that one process reserves and other processes of its tenant take over.
  *
- * Goal: no other session gets reserved pages, they cannot be refused to a session of the tenant, and what is not taken
- * over becomes free: by a release, at the deadline, or when the process that reserved them dies. This also holds if the
- * agent dies in between.
+ * Goal: no other session gets reserved pages, they cannot be refused to a session of the tenant, and pages that are not
+ * taken over become free: by a release, at the deadline, or when the process that reserved them dies. This also holds
+ * if the agent dies in between.
  *
  * Method: a real gpoold with two tenants. The process that reserves pages and the one that takes them over are
  * children, which execute the commands of the test; the test itself is the other tenant and takes all other pages.

@@ -461,7 +461,7 @@ static void test_damaged_content(void **state)
 	gpool_close(pool);
 }
 
-/* Let the n-th driver call of each kind fail, during sleep and wake. */
+/* Make the n-th driver call of each kind fail, during sleep and wake. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP, GPU_CALL_STREAM_SYNC};

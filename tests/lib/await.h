@@ -3,7 +3,7 @@
  *
  * The condition is checked AWAIT_TRIES times: for one minute on an idle machine, longer on a busy one. A test thus
  * fails only if the condition does not become true, not because its process got no CPU time. A call with a timeout that
- * must not expire gets AWAIT_MS: longer than a virtual machine may stand still, and shorter than alarms in tests.
+ * must not expire gets AWAIT_MS: longer than a virtual machine may be paused, and shorter than alarms in tests.
  */
 #ifndef GPOOL_TESTS_AWAIT_H
 #define GPOOL_TESTS_AWAIT_H

@@ -1,8 +1,9 @@
 /*
  * harness.h - run a real gpoold in its own folder for a test, and send requests to it.
  *
- * The texts of tests name the back end `host`. With GPOOL_TEST_BACKEND=cuda, the pools that the harness starts are on
- * `cuda` instead, except a pool `warm`, and the test runs on the double of the driver (tests/run cuda/test_NAME).
+ * The tests name the back end `host` in the definitions of their pools. With GPOOL_TEST_BACKEND=cuda, the pools that
+ * the harness starts are on `cuda` instead, except a pool `warm`, and the test runs on the double of the driver
+ * (tests/run cuda/test_NAME).
  *
  * The program is $GPOOLD, or else the gpoold in the folder above the test program's. No function waits for a fixed
  * time: starting waits for the attach socket, stopping for the end of the process. Every wait has a limit, after which
@@ -78,13 +79,13 @@ struct gpool *harness_open(const struct harness *harness);
 struct gpool *harness_open_calm(const struct harness *harness);
 
 /*
- * harness_evict() - let the agent evict up to `pages` pages of a session's unpinned blocks. Return: the number of
+ * harness_evict() - make the agent evict up to `pages` pages of a session's unpinned blocks. Return: the number of
  * pages.
  */
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages);
 
 /*
- * harness_check() - let the agent check the pool's invariants, and print the findings. Return: the number of findings.
+ * harness_check() - make the agent check the pool's invariants, and print the findings. Return: the number of findings.
  */
 uint32_t harness_check(struct harness *harness);
 

@@ -1,4 +1,5 @@
-"""The wheel, installed in an empty environment, with a real agent: it brings all that it needs but the C library.
+"""The wheel, installed in an empty environment, with a real agent: it contains everything that it needs except the C
+library.
 
 Requirements: E8.
 """

@@ -77,7 +77,7 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Return true if the driver's double lets devices fail at random. */
+/* Return true if the driver's double makes devices fail at random. */
 static bool devices_fail(void)
 {
 	const char *settings = getenv("GPU_DOUBLE");
@@ -85,7 +85,7 @@ static bool devices_fail(void)
 	return settings && strstr(settings, "faults=");
 }
 
-/* Return true if the double of the driver has let the device of this process fail. */
+/* Return true if the double of the driver has made the device of this process fail. */
 static bool device_failed(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

@@ -5,8 +5,8 @@
  * of its row, and always in the same way. The measured error is the one that an engine would see, and its bound holds.
  * Weights that are not suitable for int8 are detected.
  *
- * Method: modules small enough for a full product, whose weights have about a normal distribution, outliers, the
- * largest numbers of fp16, or zeros.
+ * Method: modules small enough for a full product, whose weights have an approximately normal distribution, outliers,
+ * the largest numbers of fp16, or zeros.
  *
  * Requirements: L5.
  */

@@ -803,7 +803,7 @@ static void test_an_imported_event_dies_with_its_process(void **state)
 	close(socket);
 }
 
-/* Let each kind of call fail and then succeed, which shows that the failure has changed nothing. */
+/* Make each kind of call fail and then succeed, which shows that the failure has changed nothing. */
 
 struct fault_case {
 	struct fixture *f;

@@ -2,7 +2,7 @@
  * test_inspect_pages.c - the agent's replies to requests that list pages, pins and sessions.
  *
  * Goal: the cost of a list is proportional to its length: the requests that continue it do not scan the pool again. A
- * new list shows the present state, and a page that has changed its session is not described with its former use.
+ * new list shows the current state, and a page that has changed its session is not described with its former use.
  *
  * Method: a pool segment and sessions that the test fills, without other processes. The agent counts the pages that it
  * scans. A scan is repeated when it is older than FACTS_MS, so the permitted number depends on the time that the list

@@ -1,8 +1,7 @@
 /*
- * test_patience.c - the wait for another process ends when its time is used up, of which a pause of this process uses
- * little.
+ * test_patience.c - a wait for another process ends at its time limit, of which a pause of this process uses little.
  *
- * Method: instead of waiting, the test sets the time of the last look back.
+ * Method: instead of waiting, the test moves the time of the last poll into the past.
  */
 #include "client/core/patience.h"
 

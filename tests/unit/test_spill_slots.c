@@ -2,8 +2,8 @@
  * test_spill_slots.c - slots of spilled pages.
  *
  * Goal: slots are taken from memory before the file, for a whole chain or not at all. A chain is complete or absent,
- * whatever the ledger contains. The ledger determines the free slots. Freed slots free their space. Method: a ledger of
- * a few slots, and two real files.
+ * whatever the ledger contains. The ledger determines the free slots. The space of freed slots is returned to the
+ * system. Method: a ledger of a few slots, and two real files.
  */
 #include "agent/spill/spill_slots.h"
 

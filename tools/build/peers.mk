@@ -1,4 +1,4 @@
-# bench-peers: programs that play works on an allocator, one for each allocator; and the double of NVIDIA's runtime
+# bench-peers: programs that play workloads on an allocator, one for each allocator; and the double of NVIDIA's runtime
 # library. tools/bench/peers/peers.sh builds the programs that need packages of other projects.
 PEER_OBJ := $(call obj,$(wildcard tools/bench/peers/*.c))
 $(PEER_OBJ): ALL_CFLAGS += -Iclient
@@ -21,6 +21,6 @@ ENGINES_FOLDER ?= build/engines
 peer-heaps: all $(addprefix $(B)/peers/play-,block heap)
 peer-programs: peer-heaps driver-double $(B)/tests/driver/libcudart-double.so $(B)/peers/play-gpool
 
-bench-peers: peer-programs ## measure other projects' allocators and block managers beside gpool, PEERS_ARGS=; takes some minutes, installs 6 GB
+bench-peers: peer-programs ## measure other projects' allocators and block managers beside gpool, PEERS_ARGS=; takes several minutes, installs 6 GB
 	$(Q)CONFIG=$(CONFIG) tools/bench/peers/peers.sh $(PEERS) $(ENGINES_FOLDER) $(B) '$(abspath $(CUDA_INCLUDE))'
 	$(Q)PEERS='$(abspath $(PEERS))' ENGINES='$(abspath $(ENGINES_FOLDER))' CONFIG=$(CONFIG) $(PYTHON) tools/bench/peers/peers.py $(PEERS_ARGS)

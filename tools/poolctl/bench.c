@@ -1,8 +1,8 @@
 /*
  * bench.c - a quick measurement of the running agent, with a few pages, while others use the pool.
  *
- * Each figure is a median over some tenths of a second. No pages are evicted, and the pages used are returned when the
- * sessions end. gpool-bench measures more precisely, with its own agent.
+ * Each figure is a median over several tenths of a second. No pages are evicted, and the pages used are returned when
+ * the sessions end. gpool-bench measures more precisely, with its own agent.
  */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"

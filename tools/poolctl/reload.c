@@ -1,4 +1,4 @@
-/* reload.c - let the agent read its configuration again. */
+/* reload.c - make the agent read its configuration again. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

@@ -1,4 +1,4 @@
-/* upgrade.c - let the agent continue with the newly installed program. */
+/* upgrade.c - make the agent continue with the newly installed program. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

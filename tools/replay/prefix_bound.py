@@ -3,12 +3,12 @@
 
 usage: prefix_bound.py TRACE [BLOCKS...]
 
-Between two uses, a block waits. A policy that does not know the future can only use what is known of the block when its
-wait begins (its class) and the age of the wait. It therefore gives up all waits of a class at the same age. The script
-counts the waits of the whole trace by class, and finds the ages that yield the most hits while the blocks kept,
-averaged over the trace, do not exceed the size of the cache. This is an upper bound for all policies that use these
-classes, because it has seen the whole trace, may exceed the size at times, and ignores that a block needs its
-predecessors.
+Between two uses, a block waits. A policy that does not know the future can only use the information about the block
+when its wait begins (its class) and the age of the wait. It therefore evicts all blocks of a class at the same age of
+their waits. The script counts the waits of the whole trace by class, and finds the ages that yield the most hits while
+the blocks kept, averaged over the trace, do not exceed the size of the cache. This is an upper bound for all policies
+that use these classes, because it has seen the whole trace, may exceed the size at times, and ignores that a block
+needs its predecessors.
 
 A row "learned" takes the ages from one half of the chats and applies them to the other half. It estimates what the
 classes are worth to a policy that has not seen the requests. The first table row has one class; in the row "perfect",

@@ -72,8 +72,8 @@ void adapter_unref(struct adapter *adapter);
 
 /*
  * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
- * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls (in memory: none), and some
- * hundred microseconds at the first call and after each change that stat(2) reports.
+ * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls (in memory: none), and
+ * several hundred microseconds at the first call and after each change that stat(2) reports.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_pages() - Compute the number of pages of an adapter from its headers. Return: as adapter_know(). */

@@ -2,7 +2,7 @@
  * limits.h - keep the adapters of a set within hot_bytes and hot_adapters, and their copies in host memory within
  * warm_bytes and warm_adapters (struct gpool_lora_options). Internal to client/lora.
  *
- * Without limits, a load begins when a caller asks for it, the agent evicts adapters when pages are needed, and copies
+ * Without limits, a load begins when a caller requests it, the agent evicts adapters when pages are needed, and copies
  * are made as later.h describes. With limits, the residency policy (residency.h) decides all of these:
  *
  *   callers: acquire, release, prefetch --> limits_want(), limits_prefetch(), limits_update() --> policy
@@ -44,9 +44,9 @@ int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct
 int limits_unregister(struct gpool_lora *lora, struct lora_entry *entry);
 
 /*
- * limits_want() - Ask for the load of a COLD adapter for a caller. It is POSTPONED until the policy decides, or remains
+ * limits_want() - Request the load of a COLD adapter for a caller. It is POSTPONED until the policy decides, or remains
  * COLD with an error if the other adapters in use leave no room.
- * limits_prefetch() - Ask for the load of an adapter that will be acquired.
+ * limits_prefetch() - Request the load of an adapter that will be acquired.
  */
 void limits_want(struct gpool_lora *lora, struct lora_entry *entry);
 void limits_prefetch(struct gpool_lora *lora, struct lora_entry *entry);

@@ -81,9 +81,9 @@ static int object_have(struct lora_loader *loader, struct lora_load *load)
 
 /*
  * Handle a load for which the pool has no room; under the lock. If other loads are in progress, the load begins again
- * when one of them has ended, because pages of that adapter can be evicted then. A load for which no caller has asked
- * ends. If a caller has asked in the meantime, the load begins again for that caller. Return: false if the load has
- * failed.
+ * when one of them has ended, because pages of that adapter can be evicted then. A load that no caller has requested
+ * ends. If a caller has requested the adapter in the meantime, the load begins again for that caller. Return: false if
+ * the load has failed.
  */
 static bool load_postpone(struct lora_load *load)
 {

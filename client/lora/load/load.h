@@ -9,8 +9,8 @@
  * began. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
  *
  * If the CPU can write to pages, a thread that waits for a load, without a short timeout, begins the load itself and
- * makes those parts that come from memory. Without any timeout, it also ends the load if it has made the last part. To
- * wake another thread may take as long as to make a part. Longer work is left to loader threads.
+ * makes those parts that come from memory. Without any timeout, it also ends the load if it has made the last part.
+ * Waking another thread may take as long as making a part. Longer work is left to loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H

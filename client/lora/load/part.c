@@ -8,7 +8,7 @@
 #include <string.h>
 
 /*
- * The size of the images in a part. Chosen: a part from memory takes about 100 us, much longer than to pass it to a
+ * The size of the images in a part. Chosen: a part from memory takes about 100 us, much longer than passing it to a
  * thread.
  */
 enum { PART_BYTES = 1 << 20 };

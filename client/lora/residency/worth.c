@@ -13,8 +13,8 @@ static double load_us(const struct residency *residency, const struct adapter *a
 }
 
 /*
- * An adapter that can have a warm copy but has none gets one before its eviction. To make the copy is assumed to take
- * as long as to load from it.
+ * An adapter that can have a warm copy but has none gets one before its eviction. Making the copy is assumed to take as
+ * long as loading from it.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {

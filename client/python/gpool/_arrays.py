@@ -27,10 +27,10 @@ class HostArray(NamedTuple):
 
 
 def host_array(array: Any, what: str) -> HostArray:
-    """Return the place of an array without copying it.
+    """Return the address, type, shape and strides of an array. The array is not copied.
 
-    Raises TypeError: the object is no array, or has an unknown element type; ValueError: the array is not in host
-    memory, or its elements are not at multiples of their size.
+    Raises TypeError: the object is not an array, or has an unknown element type; ValueError: the array is not in host
+    memory, or its elements are not aligned to their size.
     """
     interface = getattr(array, "__array_interface__", None)
     if isinstance(interface, dict) and interface.get("data") is not None:

@@ -1,4 +1,4 @@
-"""Refuse integers that C cannot hold: ctypes would cut them without an error."""
+"""Refuse integers that C cannot hold: ctypes would truncate them without an error."""
 
 from __future__ import annotations
 

@@ -74,8 +74,9 @@ class Loan:
     """An exported tensor: a loan, followed by the managed tensor, its shape and its strides, in memory that outlives
     all Python objects.
 
-    The loan also keeps the capsule, to detect that it was never consumed. Capsules have no weak references, and a
-    capsule destructor would be a Python function.
+    The loan also keeps the capsule, to detect that it was never consumed: capsules do not support weak references, and
+    a capsule destructor would have to be a Python function, although it can be called while an exception is
+    propagating.
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:

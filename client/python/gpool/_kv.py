@@ -120,9 +120,7 @@ class KvPrefixFound(NamedTuple):
 
 
 class KvPrefixNode(NamedTuple):
-    """A node of the radix tree of the published blocks: a run of blocks that the same sequences use, and in which only
-    the next block follows each block.
-    """
+    """A node of the radix tree of published blocks: a run of blocks without a branch, used by the same sequences."""
 
     key: str
     """of its last block: a hash, in hexadecimal, of all tokens up to its end, and of model, shape, adapter and salt"""
@@ -141,7 +139,8 @@ class KvPrefixNode(NamedTuple):
 
 
 class KvQuantError(NamedTuple):
-    """The loss by the conversion of a sequence to int8, over all elements x of its blocks, which became x'."""
+    """The loss of precision by the conversion of a sequence to int8, over all elements x of its blocks, which became
+    x'."""
 
     max_error: float
     """max |x - x'|; infinity: the content cannot be converted"""
@@ -239,9 +238,9 @@ class KvCache(Closing):
             sequence = cache.allocate(len(prompt))
             slot = cache.append(sequence)
 
-    The cache has one range of addresses, in which block i always has the same address (KvLayout). Memory is committed
-    in chunks of blocks: with the first block of a chunk that is used. It is reclaimable by any session when no block of
-    the chunk is used.
+    The cache has one range of addresses, in which block i always has the same address (KvLayout). The memory of a chunk
+    of blocks is committed when the first of its blocks is used. It is reclaimable by any session when no block of the
+    chunk is used.
 
     A sequence is a number that is valid only in this cache. GPU work with a cache must be queued on its stream, or the
     program must make that stream wait for it, because a freed block may be allocated to another sequence at once.
@@ -528,8 +527,8 @@ class KvCache(Closing):
         """Allocate as many blocks to a preempted sequence as it had, and restore its content if offload() preempted it.
 
         Raises NoRoom; Error with EALREADY (the sequence is running), EIO (its content cannot be restored now, and is
-        kept), ENODATA (its content is lost). After an exception of a signal's handler, sequence_info() returns whether
-        it is running.
+        kept), ENODATA (its content is lost). After an exception raised by a signal handler, sequence_info() returns
+        whether it is running.
         """
         with self.handle as pointer:
             self._check(waiting(-1, library().gpool_kv_resume, pointer, sequence), "resume a sequence")

@@ -31,17 +31,17 @@ SEND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_abi.gpool
 
 class KvGroup(Closing):
     """A group of 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement. The first
-    `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining ones in the
+    `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining tokens in the
     last.
 
     A call for a group takes effect in all of its caches or in none. A sequence has the number of its part in the first
-    cache; span() returns those of the others. Parts are changed by the group's calls alone. The caches cannot be closed
+    cache; span() returns those of the others. Only the group's calls may change the parts. The caches cannot be closed
     before the group; closing their pool ends it.
 
-    A cache may be in another process: it is then given as a function that sends an order, some bytes, to this process,
-    where KvCache.execute() executes it, and returns the bytes of the answer. If the function raises an exception, the
-    call that needs the cache raises Error with ECONNRESET, and so do all later ones; `failures` has the exceptions. The
-    function must not call the group.
+    A cache may be in another process: pass a function that sends an order, which consists of bytes, to that process,
+    where KvCache.execute() executes it, and that returns the bytes of the answer. If the function raises an exception,
+    the call that needs the cache raises Error with ECONNRESET, and so do all later ones; `failures` has the exceptions.
+    The function must not call the group.
 
     Calls raise as those of KvCache.
     Threads: any.
@@ -219,8 +219,8 @@ class KvGroup(Closing):
         return blocks, victim.value
 
     def resume(self, sequence: int) -> None:
-        """Resume a sequence in all caches or in none; KvCache.waiting() of the first one returns the one to resume
-        first. Raises as KvCache.resume().
+        """Resume a sequence in all caches or in none; KvCache.waiting() of the first cache returns the sequence to
+        resume first. Raises as KvCache.resume().
         """
         with self.handle as pointer:
             result = waiting(-1, library().gpool_kv_group_resume, pointer, sequence)

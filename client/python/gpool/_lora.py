@@ -448,8 +448,8 @@ class Adapters(Closing):
         "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; float32, float16 or bfloat16, of any library
         with DLPack or numpy's array interface, with any strides. They are copied.
         config: as in register_buffer().
-        Raises as register_buffer(); TypeError: an object is no array, or has another element type; ValueError: an array
-        has not two dimensions, or is in the memory of a GPU.
+        Raises as register_buffer(); TypeError: an object is not an array, or has another element type; ValueError: an
+        array has not two dimensions, or is in the memory of a GPU.
         Cost: as register_buffer(); an array that is not contiguous is copied element by element.
         """
         described = (_abi.gpool_lora_array * len(arrays))()

@@ -115,7 +115,7 @@ class Pool(_native.Pool, Closing):
 
         Raises NotFound: no agent has started within timeout_ms, or no such pool or tenant exists; TimedOut;
         OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
-        Cost: some system calls and a round trip to the agent; pages are mapped at their first use.
+        Cost: a few system calls and a round trip to the agent; pages are mapped at their first use.
         """
         said: List[str] = []
 
@@ -382,10 +382,11 @@ class Pool(_native.Pool, Closing):
             yield info_of(filled)
 
     def find_objects(self, names: Sequence[str]) -> int:
-        """Return how many of the names, from the first on, name an object that this session may open.
+        """Return how many names at the beginning of the list name objects that this session may open.
 
-        For example, `names` are the parts of a prefix, in order. The objects may be evicted or deleted at any time.
-        Raises Error; TypeError: `names` is one str, or a name is no str.
+        For example, pass the names of the parts of a prefix, in order. The objects may be evicted or deleted at any
+        time.
+        Raises Error; TypeError: `names` is a str, or a name is not a str.
         Cost: a lookup in shared memory for each name, no request to the agent.
         """
         if isinstance(names, str):
@@ -647,9 +648,9 @@ class Pool(_native.Pool, Closing):
 
         cache_dir: existing directory for packed copies of loaded adapters; None: no copies. warm: pool of the back end
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
-        warm as int8 if the loss is small. private: share adapters only with engines of the same tenant, not of the
+        warm as int8 if the loss of precision is small. private: share adapters only with engines of the same tenant, not of the
         trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
-        numbers of 64 bits; only engines with the same salt share adapters. hot_adapters, hot_bytes: limits of the
+        64-bit numbers; only engines with the same salt share adapters. hot_adapters, hot_bytes: limits of the
         adapters that this set keeps in the pool; 0: none. warm_adapters, warm_bytes: limits of its copies in warm; 0:
         none. idle_ms: time without a use after which an adapter is copied to warm; 0: as gpoold.conf states.
 

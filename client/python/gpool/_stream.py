@@ -114,7 +114,7 @@ class Stream(_native.Stream):
 
 
 def number_of(stream: Stream) -> int:
-    """Return the number by which C knows a stream. Raises TypeError: it is no Stream."""
+    """Return the number of a stream in the C library. Raises TypeError: it is not a Stream."""
     if not isinstance(stream, Stream):
         raise TypeError(f"stream is {stream!r}, not a Stream")
     return stream.number

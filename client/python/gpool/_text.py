@@ -6,7 +6,7 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """Return a name, key or path as a C string. Raises TypeError: it is no str; ValueError: it contains NUL, which
+    """Return a name, key or path as a C string. Raises TypeError: it is not a str; ValueError: it contains NUL, which
     would truncate it.
     """
     if not isinstance(value, str):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.gpool_loan:
-    """Return a loan. At its end, the pin ends after the work that is then queued on `stream`; 0: at once."""
+    """Return a loan. When it ends, the pin ends after the work that is then queued on `stream`; 0: at once."""
     return _abi.gpool_loan(pool, object_, block, stream, 0, 0, ctypes.sizeof(_abi.gpool_loan))
 
 
@@ -36,8 +36,8 @@ class Source(Protocol):
         """Return the handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the memory and return the loan. At its end, the pin ends after the work that is then queued on `stream`
-        (0: at once). Raises Stale.
+        """Pin the memory and return the loan. When the loan ends, the pin ends after the work that is then queued on
+        `stream` (0: at once). Raises Stale.
         """
 
     def where(self) -> Tuple[int, int]:
@@ -45,8 +45,8 @@ class Source(Protocol):
 
 
 class Addresses:
-    """Present addresses whose pages are not pinned: calls that remove them refuse while a view holds the handle, or the
-    program must not access them.
+    """Present addresses whose pages are not pinned. Either calls that remove pages raise Busy while a view holds the
+    handle, or the program must not access pages without memory.
     """
 
     def __init__(self, pool: Pool, handle: Handle, address: int, nbytes: int) -> None:

@@ -10,9 +10,10 @@ from . import _native
 def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
 ) -> int:
-    """Call call(*arguments), which waits for up to timeout_ms, and let handlers of signals run meanwhile.
+    """Call call(*arguments), which waits for up to timeout_ms, and let signal handlers run meanwhile.
 
-    Raises the exception of a handler, which ends the wait; if the call had its result by then, undo() is called first.
+    Raises the exception of a handler, which ends the wait; if the call has already returned its result, undo() is
+    called first.
     """
     if timeout_ms == 0:
         return call(*arguments)

@@ -10,7 +10,7 @@
     weights.assign(model, torch.device("cpu"))
 
 All parameters, buffers and attributes that are tensors are published. The parameters of a model then are read-only: on
-a CPU, writing them ends the process. Each process has the buffers for itself, since models write some of them.
+a CPU, writing them ends the process. Each process has its own copy of the buffers, since models write some of them.
 
 This module needs PyTorch; `import gpool` does not import it.
 """
@@ -209,7 +209,8 @@ def publish(
 
 
 def tensors(model: nn.Module) -> Iterator[Tuple[str, bool, torch.Tensor]]:
-    """Iterate over the parameters (True) and buffers of a model; a tensor with several names has all of them."""
+    """Iterate over the parameters (True) and buffers of a model; a tensor with several names is returned for
+    each of them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield name, True, parameter.data
     for name, buffer in model.named_buffers(remove_duplicate=False):
@@ -240,7 +241,7 @@ def _attributes(model: nn.Module) -> Iterator[Tuple[str, torch.Tensor]]:
 
 
 def _constants_of(model: nn.Module) -> List[_Constant]:
-    """Describe the attributes of a model. Raises RuntimeError: one is large."""
+    """Describe the attributes of a model. Raises RuntimeError: an attribute is too large."""
     made = []
     for name, tensor in _attributes(model):
         if tensor.numel() > CONSTANT_MOST:
@@ -252,7 +253,7 @@ def _constants_of(model: nn.Module) -> List[_Constant]:
 
 
 def _entries(opened: Object) -> List[_Entry]:
-    """Return the description of an object's tensors. Raises ValueError: it is not one of weights; KeyError."""
+    """Return the description of an object's tensors. Raises ValueError: the object contains no weights; KeyError."""
     _, room = opened.address(0)
     entries = []
     for fields in json.loads(opened[KEY]):

@@ -1,6 +1,7 @@
 /*
- * nvml.c - the double's libnvidia-ml.so.1: what gpool asks the management library. The header is a package of its own,
- * so its types are declared here, as in cuda/gpu_cuda_nvml.c. Source: "NVML API Reference", "Device Queries".
+ * nvml.c - the double's libnvidia-ml.so.1: the functions of the management library that gpool uses. The header is a
+ * package of its own, so its types are declared here, as in cuda/gpu_cuda_nvml.c. Source: "NVML API Reference", "Device
+ * Queries".
  */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Play one work on one manager of KV blocks, and print the results as one JSON object. peers.py starts it.
+"""Play one workload on one manager of KV blocks, and print the results as one JSON object. peers.py starts it.
 
-usage: blocks.py SUBJECT WORK
+usage: blocks.py SUBJECT WORKLOAD
 
 subjects: vllm-pool (vLLM's BlockPool), vllm-manager (its KVCacheManager), kvcached, gpool (a KV cache of the pool in
 GPOOL_DIR). Blocks have 16 tokens and 128 KiB, and a page of 2 MiB has 16 blocks. No subject caches prefixes.
@@ -144,8 +144,8 @@ SUBJECTS = {"vllm-pool": VllmPool, "vllm-manager": VllmManager, "kvcached": Kvca
 
 
 def rounds(subject: Any, tokens: int, count: int) -> float:
-    """Return the nanoseconds of an allocation and its free, without the double's: the median of `count` rounds after as
-    many to warm up.
+    """Return the time of an allocation and its free in nanoseconds, without the time in the double: the median of
+    `count` rounds, after `count` rounds to warm up.
     """
     times = []
     for _ in range(2 * count):

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Measure gpool and the programs of other projects side by side, on the same works; `make bench-peers`.
+"""Measure gpool and the programs of other projects side by side, on the same workloads; `make bench-peers`.
 
 usage: peers.py [--list] [--runs N] [-o table|json|markdown] [--document] [--from FILE]... [-q] [NAME...]
 
-  NAME         works or peers to measure; default: all
-  --list       print the works, and the peers with the reason if one is not installed
+  NAME         workloads or peers to measure; default: all
+  --list       print the workloads, and the peers with the reason if one is not installed
   --runs N     runs of each program; the median is printed (default 5)
   -o FORMAT    table, json (one object per line) or markdown
   --document   write the table into docs/benchmarks.md
   --from FILE  measure nothing; use the output of -o json of an earlier run
   -q           no progress
 
-Every run is a process of its own. The programs of a work run in turn, so the load of the machine affects all of them.
-Those that use a GPU run on the double of NVIDIA's driver (tests/driver). "software" excludes the time in calls of the
-double, which does not predict the time on a GPU. Calls are counted instead, and those with a published cost are modeled
-(tests/driver/driver.c). Peers are other projects' own programs, in the versions that tools/bench/peers/peers.txt and
-tools/build/engines.txt pin, never stand-ins.
+Every run is a process of its own. The programs of a workload run in turn, so the load of the machine affects all of
+them. Those that use a GPU run on the double of NVIDIA's driver (tests/driver). "software" excludes the time in calls of
+the double, which does not predict the time on a GPU. Calls are counted instead, and those with a published cost are
+modeled (tests/driver/driver.c). Peers are other projects' own programs, in the versions that
+tools/bench/peers/peers.txt and tools/build/engines.txt pin, never stand-ins.
 
 On a machine with other load, run it at real-time priority (chrt -r 1).
 
@@ -329,7 +329,7 @@ def cells(row: Row) -> list[str]:
     return [row.work, row.peer, row.figure, number(row.theirs), number(row.ours), row.ratio(), ahead, row.calls]
 
 
-HEAD = ["work", "peer", "figure", "peer's", "gpool's", "peer / gpool", "ahead", "calls by kind"]
+HEAD = ["workload", "peer", "figure", "peer's", "gpool's", "peer / gpool", "ahead", "calls by kind"]
 
 
 def markdown(rows: list[Row], absent: dict[str, str], source: str) -> str:
@@ -412,8 +412,8 @@ def measure(runner: Runner, works: dict[str, list[str]], runs: int, quiet: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="works or peers; default: all")
-    parser.add_argument("--list", action="store_true", help="print works and peers")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="workloads or peers; default: all")
+    parser.add_argument("--list", action="store_true", help="print workloads and peers")
     parser.add_argument("--runs", type=int, default=5, help="runs of each program (default 5)")
     parser.add_argument(
         "-o", dest="format", choices=("table", "json", "markdown"), default="table", help="output format"
@@ -432,7 +432,7 @@ def main() -> None:
         return
     unknown = [name for name in options.names if name not in WORKS and name not in peers]
     if unknown or options.runs < 1:
-        parser.error(f"there is no work and no peer '{unknown[0]}'" if unknown else "--runs must be at least 1")
+        parser.error(f"no workload or peer is named '{unknown[0]}'" if unknown else "--runs must be at least 1")
     works = [name for name in options.names if name in WORKS] or list(WORKS)
     chosen = [name for name in options.names if name in peers] or peers
     plan = {work: [peer for peer in WORKS[work].peers if peer in chosen] for work in works}

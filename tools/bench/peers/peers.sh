@@ -1,5 +1,5 @@
 #!/bin/bash
-# peers.sh - install the programs that `make bench-peers` compares gpool with, and build what drives them.
+# peers.sh - install the programs that `make bench-peers` compares gpool with, and build the programs that drive them.
 #
 # usage: peers.sh FOLDER ENGINES BUILD INCLUDE
 #   FOLDER   receives the packages of peers.txt and the programs
@@ -7,7 +7,7 @@
 #   BUILD    the build folder of gpool, with the double of the driver and play.o
 #   INCLUDE  the headers of the CUDA toolkit, some of which are not in ENGINES
 #
-# What cannot be installed or built is not an error: FOLDER/NAME.missing has the reason.
+# If a program cannot be installed or built, FOLDER/NAME.missing contains the reason; this is not an error.
 set -u
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
 here=$root/tools/bench/peers

@@ -1,5 +1,6 @@
 /*
- * play.c - play one work on the allocator that this program is linked with, and print the results as one JSON object.
+ * play.c - play one workload on the allocator that this program is linked with, and print the results as one JSON
+ * object.
  *
  * usage: PROGRAM WORK      WORK: a name from works[]
  *
