@@ -1,7 +1,7 @@
 #!/bin/sh
 # deps.sh - install the missing Debian packages of tools/build/packages.txt.
 #
-# usage: deps.sh [--quiet] [GROUP...]      groups: build, test, peers; default: the first two
+# usage: deps.sh [--quiet] [GROUP...]      groups: build, test, engines, peers; default: the first two
 #   --quiet  print nothing if nothing is missing
 #
 # Runs apt-get as root, or through sudo. If neither is possible, prints the command for an administrator and exits with

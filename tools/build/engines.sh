@@ -2,12 +2,18 @@
 # engines.sh - create the virtual environment with vLLM for `make test-engines`, below build/. It needs about 6 GB. The
 # installation takes 2 minutes if uv has the packages in its cache.
 #
-# usage: engines.sh FOLDER      the packages are installed unless FOLDER has those that tools/build/engines.txt lists
+# usage: engines.sh FOLDER      the packages are installed unless FOLDER has those that tools/build/engines.txt lists.
+#                               Another folder that is not empty is refused.
 #
 # Environment: PAUSES, seconds to wait before each further attempt after one that has failed (default: 5 15 45 135)
 set -euo pipefail
 root=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
+[ $# = 1 ] || { sed -n 's/^# usage/usage/p' "$0" >&2; exit 2; }
 folder=$1 lock=$root/tools/build/engines.txt
+if [ ! -e "$folder/engines.txt" ] && [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then
+    echo "engines.sh: $folder has other files; remove it, or choose another folder" >&2
+    exit 1
+fi
 python=$(PATH=/usr/bin:$PATH command -v python3.11) || {
     echo "engines.sh: python3.11 is not installed, which the locked packages require" >&2
     exit 1
@@ -31,7 +37,11 @@ again()
 }
 
 if ! cmp -s "$lock" "$folder/engines.txt"; then
+    "$root/tools/build/deps.sh" --quiet engines
+    echo "engines.sh: installing vLLM in $folder (6 GB)"
     rm -rf "$folder"
+    mkdir -p "$folder"
+    : >"$folder/engines.txt" # the folder may be replaced, even if the installation is interrupted
     "$python" -m venv "$folder"
     again "$folder/bin/pip" install -q --disable-pip-version-check "$(sed -n 's/^# installer: //p' "$lock")"
     # Like Debian's pip, trust the certificates of the system, which may include that of a proxy.
