@@ -37,6 +37,7 @@ struct eviction_stats {
 	uint32_t ghosts;                   /* remembered evicted nodes */
 	uint64_t insertions, touches, evictions, removals;
 	uint64_t returns; /* insertions of nodes that were remembered as evicted */
+	uint64_t visits;  /* of nodes and ghosts by insertions and touches, which determine their cost */
 };
 
 /*

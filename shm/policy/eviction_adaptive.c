@@ -20,7 +20,9 @@
  *
  * Each class and age has a list of candidates. A candidate stays in the list of the age at which it was added until the
  * first visit after it has reached another age. The list with the lowest density is found with a bitmap of the nonempty
- * lists, ordered by density. Each insertion and touch also visits some nodes and ghosts to count their time.
+ * lists, ordered by density. Each insertion and touch also visits some nodes and ghosts to count their time. The order
+ * is computed at every fourth of the size of the cache. Most classes of a workload are empty, and the empty classes of
+ * a group have equal densities, which are computed only once.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -75,6 +77,8 @@ enum {
 
 	LOG_STEPS = 8,
 
+	DIGIT_BITS = 11, /* when the lists are sorted by density; three digits cover the bits of a float */
+
 	SIZE_LEAST = 16,
 	/* the size of the cache is reduced when fewer nodes than size / SIZE_SHARE are kept */
 	SIZE_SHARE = 4,
@@ -107,15 +111,15 @@ struct adaptive {
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
 	uint32_t size;         /* size of the cache, in nodes */
 	uint32_t bucket_mask;
-	uint32_t turn;           /* clocks between two computations of the densities */
-	uint32_t turned;         /* clocks since the last computation */
+	uint32_t turned;         /* clocks since the last computation of the densities */
 	uint32_t age_shift;      /* the first age ends at 2 to the power of age_shift */
 	uint32_t ages[AGES + 1]; /* begin of each age */
 	uint32_t node_hand, ghost_hand;
 	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* counts, which decay (`memory`) */
-	float density[LISTS];
+	float density[CLASSES][AGES];
 	uint16_t rank[LISTS], by_rank[LISTS]; /* lists in the order of density, lowest first */
 	struct bitmap occupied;               /* ranks of nonempty lists */
+	struct bitmap kept;                   /* kept nodes */
 };
 
 /* ---- ages and classes ---- */
@@ -245,18 +249,37 @@ static float age_width(const struct adaptive *adaptive, uint32_t age)
 			      : (float)adaptive->ages[AGES - 1];
 }
 
+/* Add the counts of the classes [first, end). */
+static void counts_add(
+	const struct adaptive *adaptive, uint32_t first, uint32_t end, float touches[AGES], float time[AGES])
+{
+	for (uint32_t kind = first; kind < end; kind++)
+		for (uint32_t age = 0; age < AGES; age++) {
+			touches[age] += adaptive->touches[kind][age];
+			time[age] += adaptive->time[kind][age];
+		}
+}
+
+/* Return true if nothing was counted in the classes [first, end). */
+static bool counts_are_empty(const struct adaptive *adaptive, uint32_t first, uint32_t end)
+{
+	for (uint32_t kind = first; kind < end; kind++)
+		for (uint32_t age = 0; age < AGES; age++)
+			if (adaptive->touches[kind][age] > 0 || adaptive->time[kind][age] > 0)
+				return false;
+	return true;
+}
+
 /* Compute the rate of touches at each age, over all classes. */
 static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 {
-	for (uint32_t age = 0; age < AGES; age++) {
-		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2), touches = 0,
-		      time = 0;
+	float touches[AGES] = {0}, time[AGES] = {0};
 
-		for (uint32_t kind = 0; kind < CLASSES; kind++) {
-			touches += adaptive->touches[kind][age];
-			time += adaptive->time[kind][age];
-		}
-		rates[age] = (touches + pooled_weight) / (time + pooled_weight / guess);
+	counts_add(adaptive, 0, CLASSES, touches, time);
+	for (uint32_t age = 0; age < AGES; age++) {
+		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2);
+
+		rates[age] = (touches[age] + pooled_weight) / (time[age] + pooled_weight / guess);
 	}
 }
 
@@ -317,98 +340,166 @@ static void rates_make(const float touches[AGES], const float time[AGES], const 
 }
 
 /* Compute the density at each age: the maximum, over all durations, of touches per unit of time. */
-static void densities(struct adaptive *adaptive, uint32_t kind, const float rates[AGES])
+static void densities(const struct adaptive *adaptive, const float rates[AGES], float density[AGES])
 {
+	float width[AGES], stay[AGES];
+
+	for (uint32_t age = 0; age < AGES; age++) {
+		width[age] = age_width(adaptive, age);
+		stay[age] = 1 / (1 + rates[age] * width[age]);
+	}
 	for (uint32_t first = 0; first < AGES; first++) {
 		float untouched = 1, touches = 0, time = 0, best = 0;
 
 		for (uint32_t age = first; age < AGES; age++) {
-			float width = age_width(adaptive, age), stay = 1 / (1 + rates[age] * width);
-
-			touches += untouched * (1 - stay);
-			time += untouched * width * stay;
-			untouched *= stay;
+			touches += untouched * (1 - stay[age]);
+			time += untouched * width[age] * stay[age];
+			untouched *= stay[age];
 			best = touches > best * time ? touches / time : best;
 		}
-		adaptive->density[kind * AGES + first] = best;
+		density[first] = best;
+	}
+}
+
+static void densities_copy(struct adaptive *adaptive, uint32_t to, uint32_t from, uint32_t count)
+{
+	memcpy(adaptive->density[to], adaptive->density[from], count * sizeof(adaptive->density[0]));
+}
+
+/* Compute the densities of each class of a family. The prior assumption is the rates of the family. */
+static void members_learn(struct adaptive *adaptive, uint32_t first, uint32_t end, const float family[AGES])
+{
+	uint32_t empty = CLASSES;
+	float rates[AGES];
+
+	for (uint32_t kind = first; kind < end; kind++) {
+		bool is_empty = counts_are_empty(adaptive, kind, kind + 1);
+
+		if (is_empty && empty != CLASSES) {
+			densities_copy(adaptive, kind, empty, 1);
+			continue;
+		}
+		rates_make(adaptive->touches[kind], adaptive->time[kind], family, 1, class_weight, rates);
+		densities(adaptive, rates, adaptive->density[kind]);
+		empty = is_empty ? kind : empty;
 	}
 }
 
 /* Compute the densities of a family: of all its classes together first, then of each. */
 static void family_learn(struct adaptive *adaptive, uint32_t first, const float pooled[AGES], float group)
 {
-	float touches[AGES] = {0}, time[AGES] = {0}, rates[AGES], own[AGES];
+	float touches[AGES] = {0}, time[AGES] = {0}, rates[AGES];
 	uint32_t end = first + family_size(first);
 
-	for (uint32_t kind = first; kind < end; kind++)
-		for (uint32_t age = 0; age < AGES; age++) {
-			touches[age] += adaptive->touches[kind][age];
-			time[age] += adaptive->time[kind][age];
-		}
+	counts_add(adaptive, first, end, touches, time);
 	rates_make(touches, time, pooled, group, family_weight, rates);
 	if (end == first + 1)
-		densities(adaptive, first, rates);
+		densities(adaptive, rates, adaptive->density[first]);
 	else
-		for (uint32_t kind = first; kind < end; kind++) {
-			rates_make(adaptive->touches[kind], adaptive->time[kind], rates, 1, class_weight, own);
-			densities(adaptive, kind, own);
-		}
+		members_learn(adaptive, first, end, rates);
 }
 
-static int compare_lists(const void *a, const void *b, void *context)
+/* Compute the densities of all classes from the rates over all classes. */
+static void classes_learn(struct adaptive *adaptive, const float pooled[AGES])
 {
-	const struct adaptive *adaptive = context;
-	uint16_t x = *(const uint16_t *)a, y = *(const uint16_t *)b;
+	struct evidence groups[GROUPS] = {0};
+	uint32_t empty[GROUPS]; /* an empty family of each group, whose densities are known; CLASSES: none */
 
-	if (adaptive->density[x] != adaptive->density[y])
-		return adaptive->density[x] < adaptive->density[y] ? -1 : 1;
-	return x % AGES != y % AGES ? y % AGES - x % AGES : x - y;
+	for (uint32_t kind = 0; kind < CLASSES; kind++)
+		if (!counts_are_empty(adaptive, kind, kind + 1))
+			evidence_add(&groups[group_of(kind)], adaptive->touches[kind], adaptive->time[kind], pooled);
+	for (uint32_t group = 0; group < GROUPS; group++)
+		empty[group] = CLASSES;
+	for (uint32_t kind = 0, count; kind < CLASSES; kind += count) {
+		uint32_t group = group_of(kind);
+		bool is_empty;
+
+		count = family_size(kind);
+		is_empty = counts_are_empty(adaptive, kind, kind + count);
+		if (is_empty && empty[group] != CLASSES) {
+			densities_copy(adaptive, kind, empty[group], count);
+			continue;
+		}
+		family_learn(adaptive, kind, pooled, factor_of(&groups[group], 1));
+		empty[group] = is_empty ? kind : empty[group];
+	}
 }
+
+/* Return a digit of a density. Densities are not negative, so their bits have the same order. */
+static uint32_t density_digit(const struct adaptive *adaptive, uint32_t list, uint32_t digit)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &adaptive->density[list / AGES][list % AGES], sizeof(bits));
+	return bits >> digit * DIGIT_BITS & ((1 << DIGIT_BITS) - 1);
+}
+
+/* Sort lists by one digit. The order of lists with an equal digit stays the same. */
+static void lists_sort(const struct adaptive *adaptive, uint32_t digit, const uint16_t from[LISTS], uint16_t to[LISTS])
+{
+	uint16_t places[1 << DIGIT_BITS] = {0}, place = 0;
+
+	for (uint32_t i = 0; i < LISTS; i++)
+		places[density_digit(adaptive, from[i], digit)]++;
+	for (uint32_t i = 0; i < 1 << DIGIT_BITS; i++) {
+		uint16_t count = places[i];
+
+		places[i] = place;
+		place = (uint16_t)(place + count);
+	}
+	for (uint32_t i = 0; i < LISTS; i++)
+		to[places[density_digit(adaptive, from[i], digit)]++] = from[i];
+}
+
+/* Order the lists by density, then by age, highest first, and then by class. */
+static void ranks_make(struct adaptive *adaptive)
+{
+	uint16_t occupied[LISTS], other[LISTS];
+	uint32_t occupied_count = 0, rank = 0;
+
+	while ((rank = bitmap_next(&adaptive->occupied, rank)) != BITMAP_NONE) {
+		occupied[occupied_count++] = adaptive->by_rank[rank];
+		bitmap_remove(&adaptive->occupied, rank);
+	}
+	rank = 0;
+	for (uint32_t age = AGES; age-- > 0;)
+		for (uint32_t kind = 0; kind < CLASSES; kind++)
+			other[rank++] = (uint16_t)(kind * AGES + age);
+	lists_sort(adaptive, 0, other, adaptive->by_rank);
+	lists_sort(adaptive, 1, adaptive->by_rank, other);
+	lists_sort(adaptive, 2, other, adaptive->by_rank);
+	for (rank = 0; rank < LISTS; rank++)
+		adaptive->rank[adaptive->by_rank[rank]] = (uint16_t)rank;
+	for (uint32_t i = 0; i < occupied_count; i++)
+		bitmap_add(&adaptive->occupied, adaptive->rank[occupied[i]]);
+}
+
+static void counts_decay(float counts[AGES])
+{
+	/* Otherwise, counts that are too small to make a difference would become denormal, and slow. */
+	for (uint32_t age = 0; age < AGES; age++)
+		counts[age] = counts[age] < 1e-30f ? 0 : counts[age] * memory;
+}
+
+static void learn(struct adaptive *adaptive)
+{
+	float pooled[AGES];
+
+	rates_pool(adaptive, pooled);
+	classes_learn(adaptive, pooled);
+	ranks_make(adaptive);
+	for (uint32_t kind = 0; kind < CLASSES; kind++) {
+		counts_decay(adaptive->touches[kind]);
+		counts_decay(adaptive->time[kind]);
+	}
+}
+
+/* ---- lists ---- */
 
 static bool list_is_empty(const struct adaptive *adaptive, uint32_t first, uint32_t list)
 {
 	return adaptive->entries[first + list].next == first + list;
 }
-
-static void ranks_make(struct eviction *eviction)
-{
-	struct adaptive *adaptive = eviction->state;
-
-	for (uint32_t list = 0; list < LISTS; list++) {
-		if (bitmap_has(&adaptive->occupied, adaptive->rank[list]))
-			bitmap_remove(&adaptive->occupied, adaptive->rank[list]);
-		adaptive->by_rank[list] = (uint16_t)list;
-	}
-	qsort_r(adaptive->by_rank, LISTS, sizeof(adaptive->by_rank[0]), compare_lists, adaptive);
-	for (uint32_t rank = 0; rank < LISTS; rank++) {
-		uint16_t list = adaptive->by_rank[rank];
-
-		adaptive->rank[list] = (uint16_t)rank;
-		if (!list_is_empty(adaptive, eviction->node_count, list))
-			bitmap_add(&adaptive->occupied, rank);
-	}
-}
-
-static void learn(struct eviction *eviction)
-{
-	struct adaptive *adaptive = eviction->state;
-	struct evidence groups[GROUPS] = {0};
-	float pooled[AGES];
-
-	rates_pool(adaptive, pooled);
-	for (uint32_t kind = 0; kind < CLASSES; kind++)
-		evidence_add(&groups[group_of(kind)], adaptive->touches[kind], adaptive->time[kind], pooled);
-	for (uint32_t kind = 0; kind < CLASSES; kind += family_size(kind))
-		family_learn(adaptive, kind, pooled, factor_of(&groups[group_of(kind)], 1));
-	ranks_make(eviction);
-	for (uint32_t kind = 0; kind < CLASSES; kind++)
-		for (uint32_t age = 0; age < AGES; age++) {
-			adaptive->touches[kind][age] *= memory;
-			adaptive->time[kind][age] *= memory;
-		}
-}
-
-/* ---- lists ---- */
 
 static void list_add(struct eviction *eviction, uint32_t node)
 {
@@ -531,20 +622,31 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 
 /* ---- visits ---- */
 
-static void nodes_look(struct eviction *eviction, uint32_t count)
+/* Visit the kept nodes of [first, end). */
+static void range_look(struct eviction *eviction, uint32_t first, uint32_t end)
 {
-	struct adaptive *adaptive = eviction->state;
+	const struct adaptive *adaptive = eviction->state;
 
-	for (; count; count--) {
-		uint32_t node = adaptive->node_hand;
-
-		if (eviction->nodes[node].kept)
-			node_count(eviction, node);
+	for (uint32_t node = bitmap_next(&adaptive->kept, first); node < end;
+		node = bitmap_next(&adaptive->kept, node + 1)) {
+		eviction->stats.visits++;
+		node_count(eviction, node);
 		/* Nodes that were just inserted or touched are not listed. */
 		if (adaptive->entries[node].listed)
 			list_renew(eviction, node);
-		adaptive->node_hand = adaptive->node_hand + 1 < eviction->entered ? adaptive->node_hand + 1 : 0;
 	}
+}
+
+/* Visit those of the next `count` nodes that are kept. */
+static void nodes_look(struct eviction *eviction, uint32_t count)
+{
+	struct adaptive *adaptive = eviction->state;
+	uint32_t first = adaptive->node_hand, end = first + count;
+
+	adaptive->node_hand = end < eviction->entered ? end : end - eviction->entered;
+	range_look(eviction, first, least(end, eviction->entered));
+	if (end > eviction->entered)
+		range_look(eviction, 0, adaptive->node_hand);
 }
 
 static void ghosts_look(struct eviction *eviction, uint32_t count)
@@ -552,6 +654,7 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	struct adaptive *adaptive = eviction->state;
 	uint32_t all = (adaptive->bucket_mask + 1) * GHOST_WAYS;
 
+	eviction->stats.visits += count;
 	for (; count; count--) {
 		struct ghost *ghost = &adaptive->ghosts[adaptive->ghost_hand];
 
@@ -572,13 +675,15 @@ static uint32_t looks(uint32_t count, uint32_t step_count)
 static void step(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
+	/* After a reduction of the size of the cache, more nodes can be kept until the next eviction. */
+	uint32_t size = eviction->stats.kept > adaptive->size ? eviction->stats.kept : adaptive->size;
 
-	nodes_look(eviction, looks(eviction->entered, adaptive->size / NODES_SHARE));
-	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, adaptive->size / GHOSTS_SHARE));
-	if (++adaptive->turned < adaptive->turn)
+	nodes_look(eviction, looks(eviction->entered, size / NODES_SHARE));
+	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, size / GHOSTS_SHARE));
+	if (++adaptive->turned < TURN_LEAST || adaptive->turned < size / TURN_SHARE)
 		return;
 	adaptive->turned = 0;
-	learn(eviction);
+	learn(adaptive);
 }
 
 /* ---- the size of the cache ---- */
@@ -593,7 +698,6 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 	adaptive->size = size;
 	adaptive->bucket_mask = buckets - 1;
 	adaptive->ghost_hand = 0;
-	adaptive->turn = size / TURN_SHARE > TURN_LEAST ? size / TURN_SHARE : TURN_LEAST;
 	ages_make(adaptive);
 }
 
@@ -643,10 +747,11 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	eviction->stats.ghosts = 0;
 	size_set(adaptive, size);
 	counts_rescale(adaptive, shift);
-	for (uint32_t node = 0; node < eviction->entered; node++)
-		if (eviction->nodes[node].kept && adaptive->entries[node].listed)
+	for (uint32_t node = bitmap_next(&adaptive->kept, 0); node != BITMAP_NONE;
+		node = bitmap_next(&adaptive->kept, node + 1))
+		if (adaptive->entries[node].listed)
 			list_renew(eviction, node);
-	learn(eviction);
+	learn(adaptive);
 	adaptive->turned = 0;
 }
 
@@ -673,6 +778,7 @@ static void adaptive_fini(struct eviction *eviction)
 	if (!adaptive)
 		return;
 	bitmap_fini(&adaptive->occupied);
+	bitmap_fini(&adaptive->kept);
 	free(adaptive->entries);
 	free(adaptive->ghosts);
 	free(adaptive);
@@ -689,11 +795,12 @@ static int adaptive_init(struct eviction *eviction)
 	size_set(adaptive, nodes);
 	adaptive->entries = calloc((size_t)nodes + LISTS, sizeof(*adaptive->entries));
 	adaptive->ghosts = calloc((size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS, sizeof(*adaptive->ghosts));
-	if (!adaptive->entries || !adaptive->ghosts || bitmap_init(&adaptive->occupied, LISTS))
+	if (!adaptive->entries || !adaptive->ghosts || bitmap_init(&adaptive->occupied, LISTS) ||
+		bitmap_init(&adaptive->kept, nodes))
 		return -ENOMEM;
 	for (uint32_t list = 0; list < LISTS; list++)
 		adaptive->entries[nodes + list].prev = adaptive->entries[nodes + list].next = nodes + list;
-	learn(eviction);
+	learn(adaptive);
 	return 0;
 }
 
@@ -757,6 +864,7 @@ static void adaptive_inserted(struct eviction *eviction, uint32_t node)
 	struct adaptive *adaptive = eviction->state;
 	uint32_t parent = eviction->nodes[node].parent;
 
+	bitmap_add(&adaptive->kept, node);
 	adaptive->entries[node] = (struct entry){.seen = now_of(eviction)};
 	entry_place(adaptive, node, parent);
 	ghost_return(eviction, node);
@@ -786,7 +894,10 @@ static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t 
 
 static void adaptive_left(struct eviction *eviction, uint32_t node, bool evicted)
 {
+	struct adaptive *adaptive = eviction->state;
+
 	node_count(eviction, node);
+	bitmap_remove(&adaptive->kept, node);
 	if (!evicted)
 		return;
 	size_look(eviction);
@@ -797,8 +908,8 @@ static float adaptive_worth(const struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
 
-	return adaptive->density[class_of(adaptive, &adaptive->entries[node]) * AGES +
-		age_of(adaptive, node_clocks(eviction, node))];
+	return adaptive
+		->density[class_of(adaptive, &adaptive->entries[node])][age_of(adaptive, node_clocks(eviction, node))];
 }
 
 const struct eviction_policy eviction_adaptive = {

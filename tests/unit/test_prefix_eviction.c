@@ -274,6 +274,26 @@ static void test_memory_is_bounded(void **state)
 	eviction_destroy(eviction);
 }
 
+/* The cost of insertions must not depend on how many nodes were kept before most were evicted. */
+static void test_visits_are_bounded_after_a_drain(void **state)
+{
+	enum { NODES_MANY = 20000, ROUNDS = 3, VISITS = 30 /* 8 nodes and 16 ghosts, and some at the begin */ };
+	struct eviction *eviction;
+	struct eviction_stats stats;
+	uint32_t node;
+
+	(void)state;
+	assert_int_equal(eviction_create(eviction_policy_named("adaptive"), NODES_MANY, &eviction), 0);
+	for (uint64_t key = 0; key < NODES_MANY * ROUNDS; key++) {
+		while (key % NODES_MANY == 0 && (node = eviction_victim(eviction)) != EVICTION_NONE)
+			eviction_evict(eviction, node);
+		assert_int_equal(eviction_insert(eviction, EVICTION_NONE, key, &node), 0);
+	}
+	eviction_get_stats(eviction, &stats);
+	assert_in_range(stats.visits, stats.insertions, stats.insertions * VISITS);
+	eviction_destroy(eviction);
+}
+
 static void test_create_refuses(void **state)
 {
 	struct eviction *eviction = NULL;
@@ -404,6 +424,7 @@ int main(void)
 		cmocka_unit_test(test_adaptive_against_arrays),
 		cmocka_unit_test(test_return_is_counted_once),
 		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_visits_are_bounded_after_a_drain),
 		cmocka_unit_test(test_create_refuses),
 		cmocka_unit_test(test_loop_larger_than_the_cache),
 		cmocka_unit_test(test_loop_with_nodes_to_spare),
