@@ -329,8 +329,8 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 	}
 	error = fd < 0 ? -EPERM : manifest_open(fd, &geometry, &manifest);
 	if (error) {
-		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error,
-			"cannot use the manifest of '%s': %s", request->name, manifest_error(error));
+		REFUSE(&reply, error == -ENOMEM ? error : -EPROTO, "cannot use the manifest of '%s': %s", request->name,
+			manifest_error(error));
 		if (error != -ENOMEM)
 			damage = "an invalid manifest";
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {

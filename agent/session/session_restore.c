@@ -86,8 +86,11 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	session_enter(session);
 	/* Sessions are restored in the order of their ids, so this continues after the last one. */
 	pool->session_next = id % PAGE_SESSION_MAX + 1;
-	if (!error && session->pidfd.fd >= 0)
-		error = session_watch(session);
+	if (session->pidfd.fd >= 0) {
+		int watched = session_watch(session);
+
+		error = error ? error : watched;
+	}
 	if (error && session->pidfd.fd >= 0) {
 		/* Nothing can be sent to a session without its segment, so treat it as disconnected. */
 		log_warning("session %u of pool '%s' ('%s', pid %d) cannot be continued: %s; its pages are quarantined",

@@ -1,11 +1,9 @@
 /*
- * wrap.c - count the calls of each call site, and make one of them fail; linked into programs with --wrap for each
- * CALL() of calls.def.
- *
- * $GPOOL_FAULT_FILE names a file that all processes map (struct fault_file), and that tests/faults/sites writes. It
- * contains the return addresses of the call sites of this program, relative to its beginning. The n-th call of the site
- * that is armed fails, counted over all processes, and only this one.
+ * wrap.c - count the calls of each call site, and make the first call of one site fail (fault_file.h); linked into
+ * programs with --wrap for each CALL() of calls.def.
  */
+#include "tests/faults/fault_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -13,23 +11,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-enum { MODULES = 4, ARMED_MAX = 56, FILE_BYTES = 1 << 18 };
-
-struct fault_site {
-	uint32_t offset; /* of the return address */
-	_Atomic uint32_t calls;
-};
-
-struct fault_file {
-	_Atomic uint32_t failed;                /* calls that were made to fail */
-	_Atomic uint32_t seen;                  /* calls of the armed site */
-	uint32_t nth;                           /* the call that fails; 0: none */
-	uint32_t module;                        /* the program with the armed site */
-	uint32_t armed_count, armed[ARMED_MAX]; /* its offsets: the compiler may copy a site */
-	uint32_t counts[MODULES];               /* sites of each program */
-	struct fault_site sites[];
-};
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
@@ -55,7 +36,7 @@ __attribute__((constructor)) static void begin(void)
 
 	if (fd < 0)
 		return;
-	base = (void *)__real_mmap(0, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, 0, 0);
+	base = (void *)__real_mmap(0, FAULT_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, 0, 0);
 	if (base == MAP_FAILED)
 		abort();
 	file = base;
@@ -64,19 +45,23 @@ __attribute__((constructor)) static void begin(void)
 		sites += file->counts[module];
 }
 
-static bool is_armed(uint32_t offset)
+/* Return the current trial if it lets a call with this return address fail. */
+static struct fault_trial *trial_at(uint32_t offset)
 {
-	if (!file->nth || file->module != FAULT_MODULE)
-		return false;
-	for (uint32_t i = 0; i < file->armed_count; i++)
-		if (file->armed[i] == offset)
-			return true;
-	return false;
+	struct fault_trial *trial = &file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX];
+
+	if (!file->trials || trial->module != FAULT_MODULE)
+		return NULL;
+	for (uint32_t i = 0; i < trial->copies; i++)
+		if (trial->offsets[i] == offset)
+			return trial;
+	return NULL;
 }
 
 static bool fails(const void *from)
 {
-	uint32_t offset = (uint32_t)((uintptr_t)from - (uintptr_t)__ehdr_start), low = 0, high;
+	uint32_t offset = (uint32_t)((uintptr_t)from - (uintptr_t)__ehdr_start), low = 0, high, none = 0;
+	struct fault_trial *trial;
 
 	if (!file)
 		return false;
@@ -91,10 +76,8 @@ static bool fails(const void *from)
 	if (low == file->counts[FAULT_MODULE] || sites[low].offset != offset)
 		return false;
 	atomic_fetch_add(&sites[low].calls, 1);
-	if (!is_armed(offset) || atomic_fetch_add(&file->seen, 1) + 1 != file->nth)
-		return false;
-	atomic_fetch_add(&file->failed, 1);
-	return true;
+	trial = trial_at(offset);
+	return trial && atomic_compare_exchange_strong(&trial->failed, &none, 1);
 }
 
 #define FAIL_ERRNO(error) (errno = (error), -1)

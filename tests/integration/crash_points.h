@@ -2,13 +2,13 @@
  * crash_points.h - run a gpoold whose agent dies at a store that the test chooses; shared by the tests of crash points.
  *
  * gpoold runs an agent module built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is the number of
- * stores until the agent dies; 0 disables the crash. countdown[1] is another signal that it gets then, such as SIGSTOP;
- * 0: SIGKILL. Each test program includes this header once. crash_start() and
- * crash_stop() are the set-up and teardown of a test.
+ * stores until the agent dies; 0 disables the crash. *crash can name another signal, such as SIGSTOP, and one function.
+ * Each test program includes this header once. crash_start() and crash_stop() are the set-up and teardown of a test.
  */
 #ifndef GPOOL_TESTS_CRASH_POINTS_H
 #define GPOOL_TESTS_CRASH_POINTS_H
 
+#include "agent/base/crash_point.h"
 #include "tests/integration/life.h"
 
 #include <stdatomic.h>
@@ -18,7 +18,8 @@ enum { DEATHS_OF_ONE = 16 }; /* the keeper delays restarts after more deaths tha
 
 static const char *crash_setting = "lease.initial_pages=4"; /* an additional setting that the program may change */
 static const char *crash_pool = POOL;
-static _Atomic int64_t *countdown;
+static struct crash_file *crash;
+static _Atomic int64_t *countdown; /* of *crash */
 static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
 
 /* Return the path of .../tests/crash/gpoold-agent.so, which is built in the folder of the test program. */
@@ -42,9 +43,10 @@ static inline int crash_start(void **state)
 	if (!countdown) {
 		int fd = mkstemp(crash_file);
 
-		assert_true(fd >= 0 && ftruncate(fd, 2 * sizeof(*countdown)) == 0);
-		countdown = mmap(NULL, 2 * sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		assert_ptr_not_equal(countdown, MAP_FAILED);
+		assert_true(fd >= 0 && ftruncate(fd, sizeof(*crash)) == 0);
+		crash = mmap(NULL, sizeof(*crash), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(crash, MAP_FAILED);
+		countdown = &crash->countdown;
 		close(fd);
 		setenv("GPOOL_CRASH_FILE", crash_file, 1);
 	}

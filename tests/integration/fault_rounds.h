@@ -4,8 +4,8 @@
  * A round makes the public calls of a scenario, and returns the first error. It makes no assertions: a round in which a
  * call fails may end with any documented error.
  *
- *   base, store   leases, scattered blocks, ranges, spill, a role, fences, objects
- *   memory        work of streams, the stream-ordered allocator, ranges, sleep, a KV cache that offloads
+ *   base, store   all parts from `attach` to `objects` in parts[], one after the other
+ *   a part        this part of parts[] alone
  *   adapters      loads of an adapter from its files, from the copy in host memory, and from the copy on disk
  *   domains       pages that move between trust domains, and back
  *   upgrade       the agent continues with the module's file
@@ -17,19 +17,24 @@
 #include "client/core/pool.h"
 #include "client/core/request.h"
 #include "proto/codec.h"
+#include "tests/faults/fault_file.h"
 #include "tests/lib/await.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { PAGES = 64, WAIT_MS = AWAIT_MS, SPILLED = 3, SPILLED_PAGES = 4 };
+
+enum { WORDS_APART = 8192 }; /* distance of the words that are written and verified */
 
 static int verify(struct gpool *pool, const struct gpool_block *block, uint64_t seed)
 {
@@ -41,7 +46,7 @@ static int verify(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	if (error)
 		return error;
 	words = (const uint64_t *)(uintptr_t)address;
-	for (size_t i = 0; i < count; i += 512)
+	for (size_t i = 0; i < count; i += WORDS_APART)
 		if (words[i] != seed + i)
 			return -EBADMSG;
 	return 0;
@@ -56,7 +61,7 @@ static int fill_and_verify(struct gpool *pool, const struct gpool_block *block, 
 	if (error)
 		return error;
 	words = (uint64_t *)(uintptr_t)address;
-	for (size_t i = 0; i < count; i += 512)
+	for (size_t i = 0; i < count; i += WORDS_APART)
 		words[i] = seed + i;
 	return verify(pool, block, seed);
 }
@@ -65,7 +70,7 @@ static int fill_and_verify(struct gpool *pool, const struct gpool_block *block, 
  * Allocate blocks that may be spilled, and evict them by allocating the whole pool. Restored blocks must have their
  * content.
  */
-static int round_of_spilling(struct gpool *pool, int timeout_ms)
+static int round_of_spilling(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block blocks[SPILLED], pressing[PAGES];
@@ -83,11 +88,11 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 	if (error)
 		return error;
 	options.flags = 0;
-	options.timeout_ms = (uint32_t)timeout_ms;
+	options.timeout_ms = (uint32_t)session->timeout_ms;
 	while (count < PAGES && !error) {
 		error = gpool_alloc(pool, 1, &options, &pressing[count]);
 		count += !error;
-		options.timeout_ms = count < PAGES - SPILLED * SPILLED_PAGES ? (uint32_t)timeout_ms : 100;
+		options.timeout_ms = count < PAGES - SPILLED * SPILLED_PAGES ? (uint32_t)session->timeout_ms : 100;
 	}
 	/* If a tier fails, its blocks stay resident, so the pool may have been too small. */
 	error = error == -ENOSPC ? 0 : error;
@@ -106,7 +111,7 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 }
 
 /* Grow a sliced range while its background thread works, and shrink it. Its committed pages must keep their content. */
-static int round_of_growth(struct gpool *pool, int timeout_ms)
+static int round_of_growth(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	struct gpool_sliced_range_info info = {.size = sizeof(info)};
@@ -122,7 +127,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	error = gpool_sliced_range_info(sliced, &info);
 	words = (volatile uint64_t *)(uintptr_t)info.address;
 	for (uint32_t blocks = 1; blocks <= 5 && !error; blocks += 2) {
-		error = gpool_sliced_range_grow(sliced, blocks, timeout_ms);
+		error = gpool_sliced_range_grow(sliced, blocks, session->timeout_ms);
 		if (!error)
 			words[0] = blocks;
 	}
@@ -131,7 +136,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	if (!error)
 		error = gpool_sliced_range_shrink(sliced, 2, GPOOL_FENCE_NONE);
 	if (!error)
-		error = gpool_sliced_range_grow(sliced, 8, timeout_ms);
+		error = gpool_sliced_range_grow(sliced, 8, session->timeout_ms);
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
 	return error ? error : gpool_sliced_range_destroy(sliced);
@@ -232,22 +237,23 @@ static struct gpool_options options_of(const char *where, int timeout_ms)
 	return options;
 }
 
-/*
- * Make all calls of a round: allocate with requests to the agent, including a scattered block; pin, unpin, free; then a
- * sliced range, spill, a role, a fence and an object. Return the first error.
- */
-static int round_of_work(const char *where, int timeout_ms)
+static int round_of_attach(struct gpool *pool, const struct gpool_options *options)
 {
-	struct gpool_options options = options_of(where, timeout_ms);
-	struct gpool_block blocks[PAGES], large;
-	struct gpool_role role = GPOOL_ROLE_INIT;
-	struct gpool *pool;
-	uint32_t count = 0;
-	int error;
+	struct gpool_block block;
+	int error = gpool_alloc(pool, 1, NULL, &block);
 
-	error = gpool_open(&options, &pool);
-	if (error)
-		return error;
+	(void)options;
+	return error ? error : gpool_free(pool, &block);
+}
+
+/* Allocate with requests to the agent, including a scattered block; pin, unpin, free. */
+static int round_of_blocks(struct gpool *pool, const struct gpool_options *options)
+{
+	struct gpool_block blocks[PAGES], large;
+	uint32_t count = 0;
+	int error = 0;
+
+	(void)options;
 	while (count < PAGES && !(error = gpool_alloc(pool, 1, NULL, &blocks[count])))
 		count++;
 	for (uint32_t i = 0; i < count && !error; i++)
@@ -267,35 +273,55 @@ static int round_of_work(const char *where, int timeout_ms)
 		error = gpool_free(pool, &large);
 	for (uint32_t i = 1; i < count && !error; i += 2)
 		error = gpool_free(pool, &blocks[i]);
-	if (!error)
-		error = round_of_growth(pool, timeout_ms);
-	if (!error)
-		error = round_of_spilling(pool, timeout_ms);
-	if (!error)
-		error = gpool_role_acquire(pool, "main", timeout_ms, &role);
-	if (!error)
-		error = gpool_role_release(pool, &role);
-	if (!error)
-		error = round_of_fences(pool, &options);
-	if (!error)
-		error = round_of_objects(pool, &options);
-	gpool_close(pool);
 	return error;
+}
+
+static int round_of_roles(struct gpool *pool, const struct gpool_options *options)
+{
+	struct gpool_role role = GPOOL_ROLE_INIT;
+	int error = gpool_role_acquire(pool, "main", options->timeout_ms, &role);
+
+	return error ? error : gpool_role_release(pool, &role);
 }
 
 /* ---- adapters ---- */
 
-/* Return true if the call site that tests/faults/sites has armed has failed. */
-static bool fault_has_happened(void)
+/* Return the file that tests/faults/sites writes; NULL: no call site fails. */
+static struct fault_file *fault_file(void)
 {
+	static struct fault_file *file;
 	const char *path = getenv("GPOOL_FAULT_FILE");
-	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	uint32_t failed = 0;
-	bool has = fd >= 0 && read(fd, &failed, sizeof(failed)) == sizeof(failed) && failed;
+	int fd = path && !file ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	void *base = fd < 0 ? MAP_FAILED : mmap(NULL, FAULT_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
+	if (base != MAP_FAILED)
+		file = base;
 	if (fd >= 0)
 		close(fd);
-	return has;
+	return file;
+}
+
+/* Return true if the call site of the current trial has failed. */
+static bool fault_has_happened(void)
+{
+	struct fault_file *file = fault_file();
+
+	return file && atomic_load(&file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX].failed);
+}
+
+/* The front sends a beat at each interval. Wait until the call has failed, or for some beats without a fault. */
+static int round_of_beats(struct gpool *pool, const struct gpool_options *session)
+{
+	const struct fault_file *file = fault_file();
+
+	(void)pool;
+	(void)session;
+	if (!file || !file->trials)
+		poll(NULL, 0, 3 * MSG_BEAT_MS);
+	else
+		for (int i = 0; i < AWAIT_TRIES && !fault_has_happened(); i++)
+			poll(NULL, 0, AWAIT_STEP_MS);
+	return 0;
 }
 
 /* Wait for both copies of the adapter. After a fault they may not be made, and the wait is short. */
@@ -364,7 +390,8 @@ static int round_of_adapters(const char *where, int timeout_ms)
 	char cache[160];
 	int error;
 
-	snprintf(cache, sizeof(cache), "%s/../cache", where);
+	/* The copies on disk of another round are not used. */
+	snprintf(cache, sizeof(cache), "%s/../cache-%d", where, (int)getpid());
 	mkdir(cache, 0700);
 	options.pool = "p0";
 	error = gpool_open(&options, &pool);
@@ -402,14 +429,37 @@ static int error_of(int result)
 	return result < 0 ? result : 0;
 }
 
-static int streams_use(struct gpool *pool, uint32_t stream)
+static int is_second(void *checks)
+{
+	return ++*(int *)checks == 2;
+}
+
+/* Between the two checks, the thread sleeps at least once. Return: -EINTR if the fence is not signaled. */
+static int wait_until_checked_twice(struct gpool *pool, struct gpool_fence fence)
+{
+	int checks = 0, error;
+
+	gpool_wait_check(is_second, &checks);
+	error = gpool_fence_wait(pool, fence, WAIT_MS);
+	gpool_wait_check(NULL, NULL);
+	return error;
+}
+
+static int round_of_streams(struct gpool *pool, const struct gpool_options *session)
 {
 	uint64_t bytes = gpool_page_bytes(pool), from, to;
+	struct gpool_fence fence = GPOOL_FENCE_NONE, gate;
+	uint32_t stream, second, of_host;
 	struct gpool_block block;
-	struct gpool_fence fence = GPOOL_FENCE_NONE;
-	uint32_t second;
-	int error = gpool_stream_open(pool, NULL, 0, &second);
+	int error = gpool_stream_open(pool, NULL, 0, &stream), signaled;
 
+	(void)session;
+	if (!error)
+		error = gpool_stream_open(pool, NULL, 0, &second);
+	if (!error)
+		error = gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &of_host);
+	if (!error)
+		error = gpool_fence_record(pool, of_host, &gate);
 	if (error)
 		return error;
 	error = gpool_alloc(pool, 2, NULL, &block);
@@ -417,9 +467,17 @@ static int streams_use(struct gpool *pool, uint32_t stream)
 		error = gpool_address(pool, &block, &from);
 	to = from + bytes;
 	if (!error)
+		error = gpool_stream_wait(pool, stream, gate);
+	if (!error)
 		error = gpool_fill(pool, stream, from, 5, bytes);
 	if (!error)
 		error = gpool_fence_record(pool, stream, &fence);
+	if (!error)
+		error = error_of(gpool_fence_done(pool, fence));
+	if (!error && wait_until_checked_twice(pool, fence) != -EINTR)
+		error = -EBADMSG;
+	signaled = gpool_fence_signal(pool, gate);
+	error = error ? error : signaled;
 	if (!error)
 		error = gpool_stream_wait(pool, second, fence);
 	if (!error)
@@ -433,20 +491,24 @@ static int streams_use(struct gpool *pool, uint32_t stream)
 	if (!error)
 		error = gpool_free_after(pool, &block, fence);
 	gpool_stream_close(pool, second);
+	gpool_stream_close(pool, stream);
 	return error;
 }
 
 /* Whole pages and a small allocation, which the allocator records in a file. */
-static int malloc_use(struct gpool *pool, uint32_t stream, const char *where)
+static int round_of_malloc(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_vm_options options = GPOOL_VM_OPTIONS_INIT;
 	uint64_t large, small;
+	uint32_t stream;
 	char path[160];
 	int error;
 
-	snprintf(path, sizeof(path), "%s/../record", where);
+	snprintf(path, sizeof(path), "%s/../record", session->directory);
 	options.record_path = path;
-	error = gpool_vm_configure(pool, &options);
+	error = gpool_stream_open(pool, NULL, 0, &stream);
+	if (!error)
+		error = gpool_vm_configure(pool, &options);
 	if (!error)
 		error = gpool_malloc_async(pool, 3 * gpool_page_bytes(pool), stream, &large);
 	if (!error)
@@ -458,7 +520,7 @@ static int malloc_use(struct gpool *pool, uint32_t stream, const char *where)
 	return error;
 }
 
-static int elastic_use(struct gpool *pool, int timeout_ms)
+static int round_of_ranges(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
 	struct gpool_object *object, *mapped;
@@ -473,7 +535,7 @@ static int elastic_use(struct gpool *pool, int timeout_ms)
 	error = gpool_range_reserve(pool, 8, &options, &range);
 	if (error)
 		return error;
-	error = gpool_range_commit(range, 0, 4, timeout_ms);
+	error = gpool_range_commit(range, 0, 4, session->timeout_ms);
 	if (!error)
 		error = gpool_range_offer(range, 0, 2, GPOOL_FENCE_NONE);
 	if (!error)
@@ -500,7 +562,7 @@ static int elastic_use(struct gpool *pool, int timeout_ms)
 }
 
 /* A range that sleeps and wakes must have its content again. */
-static int sleep_use(struct gpool *pool, int timeout_ms)
+static int round_of_sleep(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_range *range;
 	volatile uint64_t *words;
@@ -515,7 +577,7 @@ static int sleep_use(struct gpool *pool, int timeout_ms)
 	if (!error)
 		error = error_of(gpool_sleep(pool, 0));
 	if (!error)
-		error = error_of(gpool_wake(pool, timeout_ms));
+		error = error_of(gpool_wake(pool, session->timeout_ms));
 	if (!error && *words != 77)
 		error = -EBADMSG;
 	destroyed = gpool_range_destroy(range);
@@ -523,17 +585,19 @@ static int sleep_use(struct gpool *pool, int timeout_ms)
 }
 
 /* A sequence is offloaded to host memory, as it is and in int8, and resumed. */
-static int cache_use(struct gpool *pool, uint32_t stream)
+static int round_of_cache(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	uint64_t sequence;
 	struct gpool_kv *kv;
-	int error, destroyed;
+	int error = gpool_stream_open(pool, NULL, 0, &options.stream), destroyed;
 
+	(void)session;
+	if (error)
+		return error;
 	options.shape = (struct gpool_kv_shape){
 		.layers = 2, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = 16};
-	options.stream = stream;
 	options.max_blocks = 64;
 	options.flags = GPOOL_KV_ZERO;
 	options.max_sequence_tokens = 512;
@@ -555,31 +619,6 @@ static int cache_use(struct gpool *pool, uint32_t stream)
 		error = error_of(gpool_kv_free(kv, sequence));
 	destroyed = gpool_kv_destroy(kv);
 	return error ? error : destroyed;
-}
-
-static int round_of_memory(const char *where, int timeout_ms)
-{
-	struct gpool_options options = options_of(where, timeout_ms);
-	struct gpool *pool;
-	uint32_t stream;
-	int error;
-
-	error = gpool_open(&options, &pool);
-	if (error)
-		return error;
-	error = gpool_stream_open(pool, NULL, 0, &stream);
-	if (!error)
-		error = streams_use(pool, stream);
-	if (!error)
-		error = malloc_use(pool, stream, where);
-	if (!error)
-		error = elastic_use(pool, timeout_ms);
-	if (!error)
-		error = cache_use(pool, stream);
-	if (!error)
-		error = sleep_use(pool, timeout_ms);
-	gpool_close(pool);
-	return error;
 }
 
 /* ---- trust domains ---- */
@@ -704,17 +743,55 @@ static int round_of_upgrade(const char *where, int timeout_ms)
 	return error;
 }
 
+/* The parts of a session's work. */
+static const struct {
+	const char *name;
+	int (*run)(struct gpool *pool, const struct gpool_options *session);
+	bool in_base;
+} parts[] = {
+	{"attach", round_of_attach, true},
+	{"blocks", round_of_blocks, true},
+	{"growth", round_of_growth, true},
+	{"spill", round_of_spilling, true},
+	{"roles", round_of_roles, true},
+	{"fences", round_of_fences, true},
+	{"objects", round_of_objects, true},
+	{"streams", round_of_streams, false},
+	{"malloc", round_of_malloc, false},
+	{"ranges", round_of_ranges, false},
+	{"cache", round_of_cache, false},
+	{"sleep", round_of_sleep, false},
+	{"beats", round_of_beats, false},
+};
+
+static int round_of_parts(const char *scenario, const char *where, int timeout_ms)
+{
+	struct gpool_options options = options_of(where, timeout_ms);
+	bool base = !strcmp(scenario, "base") || !strcmp(scenario, "store");
+	bool found = false;
+	struct gpool *pool;
+	int error = gpool_open(&options, &pool);
+
+	if (error)
+		return error;
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && !error; i++)
+		if (base ? parts[i].in_base : !strcmp(parts[i].name, scenario)) {
+			error = parts[i].run(pool, &options);
+			found = true;
+		}
+	gpool_close(pool);
+	return found ? error : -EINVAL;
+}
+
 static int round_of(const char *scenario, const char *where, int timeout_ms)
 {
-	if (!strcmp(scenario, "memory"))
-		return round_of_memory(where, timeout_ms);
 	if (!strcmp(scenario, "adapters"))
 		return round_of_adapters(where, timeout_ms);
 	if (!strcmp(scenario, "domains"))
 		return round_of_domains(where, timeout_ms);
 	if (!strcmp(scenario, "upgrade"))
 		return round_of_upgrade(where, timeout_ms);
-	return round_of_work(where, timeout_ms);
+	return round_of_parts(scenario, where, timeout_ms);
 }
 
 #endif

@@ -10,7 +10,7 @@
  * free, no slot of spilled pages may be in use, and gpoold must end normally, with nothing left behind. Each process of
  * gpoold counts its own calls.
  *
- * With --site, one scenario runs in which tests/faults/sites makes a given call site fail, without strace.
+ * With --sites, tests/faults/sites makes call sites fail in one scenario, without strace.
  *
  * Most of the time is spent waiting. Several faults are therefore tried at once, each by a separate process: this
  * program, with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
@@ -51,7 +51,8 @@
 
 enum {
 	AT_ONCE = 4,
-	SOON_MS = 1500, /* limit of the waits of a round in which a call may fail */
+	SOON_MS = 1500,  /* limit of the waits of a round in which a call may fail */
+	LATE_MS = 60000, /* the same, on a busy machine */
 };
 
 /* The exit status of the process that tries one fault. */
@@ -324,10 +325,10 @@ static void pool_is_whole(void)
  * Run a round in its own process, because a session whose connection breaks keeps its pages until its process has died.
  * Return 0, or -1 if the round failed with a documented error.
  */
-static int round_in_child(int timeout_ms)
+static int round_in_child(const char *name, int timeout_ms)
 {
 	char milliseconds[16];
-	char *argv[] = {worker, "--round", directory, (char *)(uintptr_t)scenario, milliseconds, NULL};
+	char *argv[] = {worker, "--round", directory, (char *)(uintptr_t)name, milliseconds, NULL};
 	int status;
 
 	snprintf(milliseconds, sizeof(milliseconds), "%d", timeout_ms);
@@ -357,11 +358,46 @@ static void remains_are_removed(void)
 	if (!getenv("GPOOL_FAULT_FILE"))
 		fail_msg("%s: gpoold left '%s' behind", now_testing, directory);
 	child = gpoold_start(NULL, 0);
-	assert_int_equal(round_in_child(WAIT_MS), 0);
+	assert_int_equal(round_in_child(scenario, WAIT_MS), 0);
 	gpoold_end(child);
 	/* A folder that existed when gpoold started is kept, without files. */
 	if (access(directory, F_OK) == 0 && rmdir(directory))
 		fail_msg("%s: gpoold and the next one left files in '%s' behind", now_testing, directory);
+}
+
+/*
+ * Return the scenario that must succeed after a fault: all of `base`, or one with a configuration of its own. Without a
+ * fault, only the call sites that one scenario reaches are of interest.
+ */
+static const char *whole(void)
+{
+	static const char *const own[] = {"adapters", "domains", "upgrade", "store"};
+	const struct fault_file *sites = fault_file();
+
+	if (!sites || !sites->trials)
+		return scenario;
+	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+		if (!strcmp(scenario, own[i]))
+			return scenario;
+	return "base";
+}
+
+/* Wait until a worker can attach. Return false if gpoold has ended instead. */
+static bool serves(pid_t child)
+{
+	struct gpool_options options = options_of(directory, SOON_MS);
+	struct gpool *pool;
+
+	options.flags = GPOOL_OPEN_OBSERVER;
+	for (int tries = 0; !has_ended(child); tries++) {
+		if (gpool_open(&options, &pool) == 0) {
+			gpool_close(pool);
+			return true;
+		}
+		if (tries == WAIT_MS / SOON_MS)
+			fail_msg("%s: gpoold neither serves nor ends", now_testing);
+	}
+	return false;
 }
 
 static void agent_fault(const struct fault *fault, int nth)
@@ -371,11 +407,11 @@ static void agent_fault(const struct fault *fault, int nth)
 
 	if (*fault->error)
 		snprintf(now_testing, sizeof(now_testing), "agent: %s %s at call %d", fault->call, fault->error, nth);
-	round_in_child(SOON_MS);
+	round_in_child(scenario, SOON_MS);
 	/* Each process counts its own calls, so the fault may hit a second round, but not a third. */
-	again = has_ended(child) ? -1 : round_in_child(SOON_MS);
+	again = has_ended(child) ? -1 : round_in_child(whole(), SOON_MS);
 	if (again)
-		again = has_ended(child) ? -1 : round_in_child(WAIT_MS);
+		again = serves(child) ? round_in_child(whole(), WAIT_MS) : -1;
 	if (again) {
 		/*
 		 * gpoold has refused to start, or stopped. It must end by itself, log the cause, and leave nothing
@@ -472,9 +508,9 @@ static void store_fault(void)
 
 		assert_true(starts < 6);
 		child = gpoold_start(NULL, 0);
-		again = round_in_child(SOON_MS);
-		again = again && !has_ended(child) ? round_in_child(SOON_MS) : again;
-		if (again && has_ended(child)) {
+		again = round_in_child(scenario, SOON_MS);
+		again = again && !has_ended(child) ? round_in_child(scenario, SOON_MS) : again;
+		if (again && !serves(child)) {
 			int status = wait_end(child);
 
 			if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
@@ -486,7 +522,7 @@ static void store_fault(void)
 			continue;
 		}
 		if (again)
-			assert_int_equal(round_in_child(WAIT_MS), 0);
+			assert_int_equal(round_in_child(scenario, WAIT_MS), 0);
 		pool_is_whole();
 		gpoold_stop_storing(manager, child);
 		wait_end(child);
@@ -499,23 +535,49 @@ static void store_fault(void)
 	folder_remove();
 }
 
-static void test_one_site(void **state)
+/*
+ * Let call sites of the worker fail, each in a process of its own, and all with one gpoold. After each fault another
+ * worker must succeed.
+ */
+static void worker_sites(struct fault_file *sites)
+{
+	pid_t child = gpoold_start(NULL, 0);
+
+	for (uint32_t i = 0; i < sites->trials; i++) {
+		snprintf(now_testing, sizeof(now_testing), "scenario %s, trial %u", scenario, i);
+		atomic_store(&sites->trial, i);
+		round_in_child(scenario, SOON_MS);
+		if (!fault_has_happened()) /* a wait was too short */
+			round_in_child(scenario, LATE_MS);
+		atomic_store(&sites->trial, sites->trials); /* no call fails */
+		assert_int_equal(round_in_child(scenario, WAIT_MS), 0);
+		pool_is_whole();
+	}
+	served++;
+	gpoold_stop(child);
+}
+
+static void test_sites(void **state)
 {
 	static const struct fault site = {.call = "a call site", .error = ""};
+	struct fault_file *sites = fault_file();
 
 	(void)state;
+	assert_non_null(sites);
 	snprintf(now_testing, sizeof(now_testing), "scenario %s", scenario);
 	if (!strcmp(scenario, "store")) {
 		setenv("GPOOL_NO_URING", "1", 1); /* the mover then reads and writes its file with threads */
 		store_fault();
+	} else if (sites->trials && sites->trial_of[0].module == FAULT_WORKER) {
+		worker_sites(sites);
 	} else {
 		agent_fault(&site, 0);
 	}
 }
 
-static int one_site(const char *name)
+static int fail_at_sites(const char *name)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_one_site, clean_up)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_sites, clean_up)};
 
 	scenario = name;
 	if (getenv("GPOOL_FAULT_WORKER"))
@@ -758,11 +820,11 @@ static void test_worker_faults(void **state)
 	pid_t child = gpoold_start(NULL, 0);
 
 	(void)state;
-	assert_int_equal(round_in_child(WAIT_MS), 0);
+	assert_int_equal(round_in_child("base", WAIT_MS), 0);
 	for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) {
 		for (int nth = faults[i].from; nth <= faults[i].to; nth += faults[i].step * thinned())
 			worker_fault(&faults[i], nth);
-		assert_int_equal(round_in_child(WAIT_MS), 0);
+		assert_int_equal(round_in_child("base", WAIT_MS), 0);
 		pool_is_whole();
 	}
 	gpoold_stop(child);
@@ -806,8 +868,8 @@ static void test_driver_faults(void **state)
 	/* Make gpool_open() itself fail, at the next device that this process opens. */
 	for (int nth = 1; nth <= 2; nth++) {
 		gpu_fault_set(NULL, GPU_CALL_OPEN, 1, -ENODEV);
-		assert_int_equal(round_of_work(directory, 3000), -ENODEV);
-		assert_int_equal(round_of_work(directory, 3000), 0);
+		assert_int_equal(round_of("base", directory, 3000), -ENODEV);
+		assert_int_equal(round_of("base", directory, 3000), 0);
 	}
 	pool_is_whole();
 	gpoold_stop(child);
@@ -851,8 +913,8 @@ int main(int argc, char **argv)
 		snprintf(gpoold, sizeof(gpoold), "%s", getenv("GPOOLD"));
 	if (argc == 6 && !strcmp(argv[1], "--fault"))
 		return one_fault(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "--site"))
-		return one_site(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "--sites"))
+		return fail_at_sites(argv[2]);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	puts("the sanitizers' own system calls would be made to fail, and leaks cannot be looked for under strace");
 	return 77;

@@ -1,7 +1,7 @@
 # Tests. make builds programs; tests/run selects, builds and runs them, and prints "N passed, N failed, N skipped".
 
 # Groups for `make test`. `sharing`, `rights` and `core` are subsets of `integration`.
-TESTS ?= meta headers docs unit abi integration gpu-logic driver cuda python install package browser stress model fuzz asan tsan
+TESTS ?= meta headers docs unit abi integration gpu-logic driver cuda fault-sites python install package browser stress model fuzz asan tsan
 SECONDS ?=
 SEED ?=
 
