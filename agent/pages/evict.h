@@ -113,8 +113,8 @@ struct evict_source {
 	/* List all content as sights and return their number. */
 	uint32_t (*see)(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
 	/*
-	 * List the content that this request may evict, as candidates. scored() receives the candidates with their
-	 * scores. Cost: a check of each object.
+	 * List the content that this request may evict, as candidates, after an update of the last use of all content.
+	 * scored() receives the candidates with their scores. Cost: a check of each object.
 	 */
 	uint32_t (*candidates)(struct pool *pool, const struct evict_request *request,
 		struct evict_candidate *candidates, uint32_t now_ms);
