@@ -168,6 +168,7 @@ struct evict_state {
 	/* the queue contains every block and object, not only those that one request may evict */
 	bool queue_general;
 	uint64_t barren_ns; /* time of the last scan that found nothing to evict; see evict.c */
+	bool put_off;       /* set by evict_pages() if the next scan must wait; the caller clears it */
 	/* time at which an object was last closed, which makes it evictable */
 	uint64_t released_ns;
 	uint64_t *seen; /* [page_count] number of the last pass that visited the page */
