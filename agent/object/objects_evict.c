@@ -348,9 +348,13 @@ static uint32_t candidates_list(
 {
 	uint32_t count = 0;
 
+	/*
+	 * Do this for requests without objects too, because each scan shows the policy all content. A use that is found
+	 * only by the next scan would count as newer than all content of this one.
+	 */
+	objects_order_look_at_pins(pool);
 	if (!asks_for_objects(request))
 		return 0;
-	objects_order_look_at_pins(pool);
 	window(pool, request);
 	for (uint32_t i = 1; i < object_end_of(pool); i++)
 		if (is_in_order(pool, i) && !pool->objects->stays[i] && object_page_stands(&pool->objects->of[i]))

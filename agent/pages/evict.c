@@ -202,7 +202,7 @@ static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 /*
  * Return true if the next scan must wait. After a scan without an eviction, except for a request with own_last, the
  * agent waits for as long as the scan took, so that such requests cost it at most half of its time even if all content
- * is pinned. (A scan takes microseconds per thousand pages.)
+ * is pinned. (A scan takes microseconds per thousand pages.) Until then, requests wait too: see requests.c.
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {
@@ -237,8 +237,12 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 		bool needed = taken < request->pages;
 		uint32_t most = needed ? UINT32_MAX : request->pages + surplus(request, empty) - taken;
 
-		if (none && (!needed || fresh || scan_waits(pool, request, begin)))
+		if (none && (!needed || fresh))
 			break;
+		if (none && scan_waits(pool, request, begin)) {
+			evict->put_off = true;
+			break;
+		}
 		if (none) {
 			scan_for(pool, request);
 			fresh = true;

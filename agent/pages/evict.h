@@ -113,8 +113,8 @@ struct evict_source {
 	/* List all content as sights and return their number. */
 	uint32_t (*see)(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
 	/*
-	 * List the content that this request may evict, as candidates. scored() receives the candidates with their
-	 * scores. Cost: a check of each object.
+	 * List the content that this request may evict, as candidates, after an update of the last use of all content.
+	 * scored() receives the candidates with their scores. Cost: a check of each object.
 	 */
 	uint32_t (*candidates)(struct pool *pool, const struct evict_request *request,
 		struct evict_candidate *candidates, uint32_t now_ms);
@@ -168,6 +168,7 @@ struct evict_state {
 	/* the queue contains every block and object, not only those that one request may evict */
 	bool queue_general;
 	uint64_t barren_ns; /* time of the last scan that found nothing to evict; see evict.c */
+	bool put_off;       /* set by evict_pages() if the next scan must wait; the caller clears it */
 	/* time at which an object was last closed, which makes it evictable */
 	uint64_t released_ns;
 	uint64_t *seen; /* [page_count] number of the last pass that visited the page */

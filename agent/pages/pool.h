@@ -73,7 +73,7 @@ struct pool {
 	struct waiter_list waiters;
 	bool pages_freed;       /* pages were freed since waiting requests were last served */
 	uint32_t waiter_count;  /* number of waiting requests */
-	uint32_t short_waiters; /* waiting requests, without those that wait because of a limit */
+	uint32_t short_waiters; /* waiting requests, without those that wait because of a limit or for a scan */
 	uint32_t leased;
 	uint32_t saving_pages;  /* pages of blocks that are being saved (agent/spill) and then become free */
 	uint32_t claimed_pages; /* pages being saved or cleared that waiting requests have claimed */

@@ -19,6 +19,7 @@
 enum {
 	/* interval between attempts to serve waiting requests; a worker that frees pages rings earlier */
 	WAITER_TICK_MS = 5,
+	PUT_OFF_TICK_MS = 1, /* the same for requests that wait for a scan; a scan seldom takes longer */
 	/* a request that may fail only because pages are being spilled or cleared waits for this time */
 	LEAVING_PATIENCE_MS = 1500,
 	/* maximum age of the figures in a refusal, plus the time to compute them */
@@ -36,6 +37,7 @@ struct waiter {
 	uint64_t tag;  /* LEASE_RESTORE: the pages are for this spilled block */
 	bool claims;   /* has claimed pages that are being spilled or cleared */
 	bool at_limit; /* waits because of a limit of its tenant or session, not for pages of the pool */
+	bool put_off;  /* waits only for the scan after which it is refused, unless the scan finds pages */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
 };
@@ -226,7 +228,7 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 
 	if (waiter->claims)
 		pool->claimed_pages -= waiter->want.need;
-	waiter->claims = false;
+	waiter->claims = pool->evict.put_off = false;
 	waiter->want.slot = waiter->slot;
 	waiter->want.word = waiter->word;
 	if (waiter->kind == LEASE_TAKE_OVER)
@@ -275,6 +277,15 @@ static uint32_t usage_of(const struct waiter *waiter)
 					     : (waiter->want.flags & LEASE_USAGE_MASK) >> LEASE_USAGE_SHIFT;
 }
 
+/*
+ * Return true if grant() has failed without a scan although none has found nothing since the request arrived. Pages may
+ * have become evictable since the last scan.
+ */
+static bool scan_is_due(const struct session *session, const struct waiter *waiter)
+{
+	return session->pool->evict.put_off && session->tenant->barren_ns < waiter->started_ns;
+}
+
 /* Try to serve a request. Return true if it is finished, with or without pages, or if the saver will finish it. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
@@ -289,12 +300,13 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	if (!error) {
 		error = grant(session, waiter, &granted);
 		waiter->at_limit = error == -EDQUOT;
+		waiter->put_off = last_try && may_wait(error) && scan_is_due(session, waiter);
 	}
 	if (error && error != -EPERM && !may_wait(error)) {
 		refuse(session, waiter, error);
 		return true;
 	}
-	if (may_wait(error) && (!last_try || waiter->claims))
+	if (may_wait(error) && (!last_try || waiter->claims || waiter->put_off))
 		return false;
 	if (error) {
 		session->refusals++;
@@ -342,18 +354,22 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 
 /*
  * Publish the number of requests that wait for pages of the pool, so that workers that free pages ring the doorbell.
- * Requests that wait because of a limit are tried periodically instead.
+ * Requests that wait because of a limit, or for a scan, are tried periodically instead.
  */
 static void waiters_publish(struct pool *pool)
 {
+	uint32_t tick_ms = WAITER_TICK_MS;
 	const struct waiter *waiter;
 
 	pool->short_waiters = 0;
 	TAILQ_FOREACH(waiter, &pool->waiters, link)
-	pool->short_waiters += !waiter->at_limit;
+	{
+		pool->short_waiters += !waiter->at_limit && !waiter->put_off;
+		tick_ms = waiter->put_off ? PUT_OFF_TICK_MS : tick_ms;
+	}
 	atomic_store_explicit(&pool->segment.header->waiters, pool->short_waiters, memory_order_relaxed);
 	if (pool->waiter_count)
-		agent_need_tick(pool->agent, WAITER_TICK_MS);
+		agent_need_tick(pool->agent, tick_ms);
 }
 
 static void waiter_remove(struct pool *pool, struct waiter *waiter)

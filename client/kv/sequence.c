@@ -439,6 +439,14 @@ static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t token
 	return error;
 }
 
+/* A function of its own, because gpool_kv_append() would otherwise keep a variable, and its guard, on the stack. */
+static COLD int append_refuse(const struct gpool_kv *kv, uint64_t number, uint32_t tokens)
+{
+	struct kv_sequence *found;
+
+	return tokens ? kv_find(kv, number, &found) : fail(-EINVAL, "tokens is 0");
+}
+
 int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot)
 {
 	uint32_t row = (uint32_t)sequence, generation = (uint32_t)(sequence >> 32);
@@ -447,10 +455,8 @@ int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uin
 
 	if (unlikely(!kv->pool->alive))
 		return -ECHILD;
-	if (unlikely(!tokens))
-		return fail(-EINVAL, "tokens is 0");
-	if (unlikely(!generation || row >= kv->max_sequences))
-		return kv_find(kv, sequence, &found);
+	if (unlikely(!tokens || !generation || row >= kv->max_sequences))
+		return append_refuse(kv, sequence, tokens);
 	found = &kv->sequences[row];
 	/*
 	 * The cursor is read before the generation. If another sequence gets the row after that, its cursor has

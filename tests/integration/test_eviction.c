@@ -44,6 +44,11 @@ enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = AWAIT_MS, STUCK_SECONDS =
 
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 
+/* With many blocks, a scan for the policy `adaptive` takes longer than several requests. */
+enum { MANY = 8192 };
+static const char *const slow[] = {"--pool", "name=p0,backend=host,size=4GiB,page_size=512KB,reserved=0", QUIET,
+	"--set", "eviction.policy=adaptive", NULL};
+
 static struct harness harness;
 static struct gpool *looker; /* an admin session, for requests and events */
 
@@ -599,6 +604,35 @@ static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 	gpool_close(other);
 }
 
+/*
+ * The agent delays the next scan after a scan that found nothing, but does not refuse a request because of that. Blocks
+ * that have been unpinned since are available to a request that does not wait.
+ *
+ * Requirements: U17.
+ */
+static void test_unpinned_pages_are_available_right_after_a_refusal(void **state)
+{
+	enum { ROUNDS = 50 };
+	struct gpool_block block, taken;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(slow);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	for (int i = 0; i < MANY - 1; i++)
+		alloc(pool, 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		block = alloc(pool, 1);
+		assert_int_equal(try_alloc(other, 1, 0, &taken), -ENOSPC);
+		assert_int_equal(gpool_unpin(pool, &block), 0);
+		assert_int_equal(try_alloc(other, 1, 0, &taken), 0);
+		assert_int_equal(gpool_free(other, &taken), 0);
+	}
+	gpool_close(pool);
+	gpool_close(other);
+}
+
 struct waiter {
 	struct gpool *pool;
 	uint32_t page_count;
@@ -703,7 +737,9 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 static void start_tenants(const char *text, const char *start_percent)
 {
-	char path[64], set_start[64], set_stop[] = "eviction.stop=50";
+	/* With 100 and 50, the agent would evict half of the pool if its clock advances while the pool is full. */
+	const char *set_stop = strcmp(start_percent, "100") ? "eviction.stop=50" : "eviction.stop=99";
+	char path[64], set_start[64];
 	const char *arguments[] = {"--config", path, QUIET, "--set", set_start, "--set", set_stop, NULL};
 	FILE *file;
 
@@ -1078,6 +1114,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_scattered_block_is_evicted_as_a_whole, stop),
 		cmocka_unit_test_teardown(test_extents_that_overlap_are_no_block, stop),
 		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
+		cmocka_unit_test_teardown(test_unpinned_pages_are_available_right_after_a_refusal, stop),
 		cmocka_unit_test_teardown(test_a_contiguous_request_takes_the_cheapest_place, stop),
 		cmocka_unit_test_teardown(test_a_waiting_request_destroys_nothing_before_it_can_be_served, stop),
 		cmocka_unit_test_teardown(test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota, stop),
