@@ -100,11 +100,13 @@ static void test_adapters_are_loaded_and_evicted(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("-o", "json", "--runs", "1", "adapter_cycles", "adapter_registered"), 0);
-	assert_int_equal(lines(read_text(tool.out)), 10);
+	assert_int_equal(lines(read_text(tool.out)), 12);
 	assert_true(figure_most("adapter_cycles_failed") == 0);
 	assert_true(figure_most("adapter_cycles_wrong") == 0);
 	assert_true(figure_most("adapter_cycles_external") == 0);
 	assert_true(figure_most("adapter_cycles_internal") < 1);
+	assert_true(figure("adapter_cycles_small_tails") > 0);
+	assert_true(figure("adapter_cycles_small_tails") < figure("adapter_cycles_small_2mib"));
 	assert_true(figure("peer_fit_cycles_failed") > 0);
 	assert_true(figure("peer_fit_cycles_external") > 0);
 	assert_true(figure("adapter_registered_engine") + figure("adapter_registered_agent") < 1024);

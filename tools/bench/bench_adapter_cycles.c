@@ -30,6 +30,7 @@ enum {
 	POOL_PAGES = 112, /* of 512 KiB; all adapters need 255, the largest 80 */
 	PAGE_BYTES = 512 << 10,
 	PAGE_BYTES_LARGE = 2 << 20,
+	SMALL_PAGES = 4, /* a small adapter has at most this number of pages of PAGE_BYTES_LARGE; chosen */
 	LAYERS_MAX = 2,
 	ADAPTERS = 12,
 	CYCLES = 500, /* per run */
@@ -43,6 +44,7 @@ struct subject {
 	uint32_t layers, id;
 	uint64_t weights, digest; /* bytes of the weights; checksum of the page images */
 	uint32_t pages, pages_large;
+	double pages_tails;            /* pages_large, if adapters like this one shared their last pages */
 	uint64_t loads, address, used; /* in the compared cache: number of loads; address, 0: none; time of last use */
 };
 
@@ -115,6 +117,11 @@ static int subject_read(int config, int weights, struct subject *subject)
 	if (error)
 		return error;
 	error = plan(&peft, PAGE_BYTES_LARGE, &large, &subject->pages_large);
+	if (!error) {
+		uint32_t sharers = PAGE_BYTES_LARGE / large.header->last_bytes;
+
+		subject->pages_tails = subject->pages_large - 1 + 1.0 / sharers;
+	}
 	pack_free(&large);
 	if (!error)
 		error = digest_make(&peft, weights, subject);
@@ -206,13 +213,28 @@ static int unusable(struct cycles *cycles, double *percent)
 /* ---- runs ---- */
 
 struct tally {
-	uint64_t loads, failed, wrong, bytes, pages, pages_large, looks;
+	uint64_t loads, failed, wrong, looks;
+	uint64_t bytes, small_bytes; /* weights of the loaded adapters, and of the small ones among them */
+	/* their pages: of PAGE_BYTES; of PAGE_BYTES_LARGE, of the small ones, and of these with shared last pages */
+	double pages, pages_large, small_pages, small_tails;
 	double external;
 };
 
 static struct subject *next_subject(struct cycles *cycles, uint64_t *random)
 {
 	return &cycles->subjects[random_next(random) % ADAPTERS];
+}
+
+static void tally_sizes(struct tally *tally, const struct subject *subject, uint32_t pages)
+{
+	tally->bytes += subject->weights;
+	tally->pages += pages;
+	tally->pages_large += subject->pages_large;
+	if (subject->pages_large > SMALL_PAGES)
+		return;
+	tally->small_bytes += subject->weights;
+	tally->small_pages += subject->pages_large;
+	tally->small_tails += subject->pages_tails;
 }
 
 static int cycle(struct cycles *cycles, struct tally *tally)
@@ -235,9 +257,7 @@ static int cycle(struct cycles *cycles, struct tally *tally)
 		error = is_right(cycles, subject, &right);
 		tally->loads++;
 		tally->wrong += !right;
-		tally->bytes += subject->weights;
-		tally->pages += info.pages;
-		tally->pages_large += subject->pages_large;
+		tally_sizes(tally, subject, info.pages);
 	}
 	if (!error)
 		error = gpool_lora_release(cycles->lora, subject->id, GPOOL_FENCE_NONE);
@@ -249,9 +269,9 @@ static int cycle(struct cycles *cycles, struct tally *tally)
 	return error;
 }
 
-static double unused(const struct tally *tally, uint64_t pages, uint64_t page_bytes)
+static double unused(uint64_t bytes, double pages, uint32_t page_bytes)
 {
-	return 100 * (1 - (double)tally->bytes / (double)(pages * page_bytes));
+	return 100 * (1 - (double)bytes / (pages * page_bytes));
 }
 
 static int cycles_sample(struct cycles *cycles)
@@ -269,8 +289,13 @@ static int cycles_sample(struct cycles *cycles)
 	bench_sample(bench, FIGURE_adapter_cycles_failed, (double)tally.failed);
 	bench_sample(bench, FIGURE_adapter_cycles_wrong, (double)tally.wrong);
 	bench_sample(bench, FIGURE_adapter_cycles_external, tally.external);
-	bench_sample(bench, FIGURE_adapter_cycles_internal, unused(&tally, tally.pages, PAGE_BYTES));
-	bench_sample(bench, FIGURE_adapter_cycles_internal_2mib, unused(&tally, tally.pages_large, PAGE_BYTES_LARGE));
+	bench_sample(bench, FIGURE_adapter_cycles_internal, unused(tally.bytes, tally.pages, PAGE_BYTES));
+	bench_sample(
+		bench, FIGURE_adapter_cycles_internal_2mib, unused(tally.bytes, tally.pages_large, PAGE_BYTES_LARGE));
+	bench_sample(bench, FIGURE_adapter_cycles_small_2mib,
+		unused(tally.small_bytes, tally.small_pages, PAGE_BYTES_LARGE));
+	bench_sample(bench, FIGURE_adapter_cycles_small_tails,
+		unused(tally.small_bytes, tally.small_tails, PAGE_BYTES_LARGE));
 	return 0;
 }
 
