@@ -72,7 +72,9 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 	return error ? error : next;
 }
 
-/* Allocate pages for the conversion. Return their address; 0: none are available. */
+/*
+ * Allocate pages for the conversion. Return their address; 0: none are available, or they are host memory themselves.
+ */
 static uint64_t stage_alloc(struct gpool_kv *kv, uint64_t bytes, struct gpool_block *block)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -80,7 +82,8 @@ static uint64_t stage_alloc(struct gpool_kv *kv, uint64_t bytes, struct gpool_bl
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	options.stream = kv->stream;
-	if (pages > kv->pool->page_count || alloc_own(kv->pool, (uint32_t)pages, &options, 0, block))
+	if (kv->pool->capabilities & GPU_CAP_HOST_POINTER || pages > kv->pool->page_count ||
+		alloc_own(kv->pool, (uint32_t)pages, &options, 0, block))
 		return 0;
 	if (!gpool_address(kv->pool, block, &address))
 		return address;
