@@ -501,6 +501,11 @@ int gpu_host_unregister(struct gpu *gpu, void *memory)
 	return rc < 0 ? rc : gpu->ops->host_unregister(gpu, memory);
 }
 
+int gpu_host_address(struct gpu *gpu, const void *memory, uint64_t *va)
+{
+	return gpu->ops->host_address(gpu, memory, va);
+}
+
 int gpu_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value)
 {
 	int rc = call_begin(gpu, GPU_CALL_TIMELINE_WRITE, stream && word && (uintptr_t)word % sizeof(*word) == 0);

@@ -189,6 +189,7 @@ struct gpu_ops {
 	int (*event_import)(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
 	int (*host_register)(struct gpu *gpu, void *memory, uint64_t bytes);
 	int (*host_unregister)(struct gpu *gpu, void *memory);
+	int (*host_address)(struct gpu *gpu, const void *memory, uint64_t *va);
 	int (*timeline_write)(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 	int (*timeline_wait)(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 	int (*pool_alloc)(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
@@ -331,20 +332,21 @@ int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 int gpu_stream_query(struct gpu *gpu, struct gpu_stream *stream);
 
 /*
- * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory
- * (-EINVAL; `cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
- * executed, the next sync returns -EIO, and a device failure may follow (see above). gpu_fill() writes the 32-bit
- * `value`; its address and size are multiples of 4. A size of 0 queues nothing.
+ * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses, or those of registered host
+ * memory: for a fill, by gpu_host_address(); for a copy, also the address in the process (-EINVAL; `cuda` leaves this
+ * check to the driver). If an address is not mapped with access when the operation is executed, the next sync returns
+ * -EIO, and a device failure may follow (see above). gpu_fill() writes the 32-bit `value`; its address and size are
+ * multiples of 4. A size of 0 queues nothing.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
  * gpu_launch() - queue a kernel. `args` points to the kernel's struct, which is copied; `args_bytes` must be its size
- * (-EINVAL). Addresses in the struct refer to device memory or registered memory, and are not checked. On `host`, the
- * kernel's C reference runs in stream order. The memory that it uses is not marked as used, and an invalid address ends
- * the process, as it would end the context on `cuda`. Each kernel has a function that checks its arguments, computes
- * the shape and calls gpu_launch().
+ * (-EINVAL). Addresses in the struct refer to device memory, or to registered memory by gpu_host_address(), and are not
+ * checked. On `host`, the kernel's C reference runs in stream order. The memory that it uses is not marked as used, and
+ * an invalid address ends the process, as it would end the context on `cuda`. Each kernel has a function that checks
+ * its arguments, computes the shape and calls gpu_launch().
  *
  * On `cuda`, the first launch from an image loads the image, so launch the kernel once before a graph is captured.
  * Returns -EOPNOTSUPP without GPU_CAP_KERNELS, or if the driver is too old for the images that nvcc compiled.
@@ -371,9 +373,13 @@ int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct g
  * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
  * registered in this process, with any device.
  * gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work uses it.
+ * gpu_host_address() - return the address of memory that is registered with this device, for kernels and fills. It may
+ * differ from the address in the process. Return: 0; -EINVAL: not registered. It is not counted, because it is not a
+ * GPU operation.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
+int gpu_host_address(struct gpu *gpu, const void *memory, uint64_t *va);
 
 /*
  * gpu_timeline_write() - store `value` to *word with release order when all work queued before has finished. `word` is

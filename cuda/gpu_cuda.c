@@ -259,6 +259,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.event_import = cuda_event_import,
 	.host_register = cuda_host_register,
 	.host_unregister = cuda_host_unregister,
+	.host_address = cuda_host_address,
 	.timeline_write = cuda_timeline_write,
 	.timeline_wait = cuda_timeline_wait,
 	.pool_alloc = cuda_pool_alloc,

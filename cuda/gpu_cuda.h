@@ -214,6 +214,7 @@ int cuda_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
 int cuda_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int cuda_host_unregister(struct gpu *gpu, void *memory);
+int cuda_host_address(struct gpu *gpu, const void *memory, uint64_t *va);
 int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int cuda_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 void cuda_registrations_fini(struct gpu_cuda *cuda);

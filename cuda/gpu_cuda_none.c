@@ -276,6 +276,14 @@ static int none_host_unregister(struct gpu *gpu, void *memory)
 	return none(-EOPNOTSUPP);
 }
 
+static int none_host_address(struct gpu *gpu, const void *memory, uint64_t *va)
+{
+	(void)gpu;
+	(void)memory;
+	(void)va;
+	return none(-EOPNOTSUPP);
+}
+
 static int none_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value)
 {
 	(void)gpu;
@@ -355,6 +363,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.event_import = none_event_import,
 	.host_register = none_host_register,
 	.host_unregister = none_host_unregister,
+	.host_address = none_host_address,
 	.timeline_write = none_timeline_write,
 	.timeline_wait = none_timeline_wait,
 	.pool_alloc = none_pool_alloc,

@@ -407,25 +407,40 @@ void cuda_registrations_fini(struct gpu_cuda *cuda)
 	cuda_context_pop(cuda);
 }
 
+/* registered_find() - return true, and the device's address, if `bytes` bytes at `memory` are registered. */
+static bool registered_find(struct gpu_cuda *cuda, const void *memory, uint64_t bytes, CUdeviceptr *device)
+{
+	uint64_t va = (uintptr_t)memory;
+	struct cuda_registration *registration;
+
+	pthread_mutex_lock(&cuda->lock);
+	for (registration = cuda->registrations; registration; registration = registration->next)
+		if (va >= registration->va && va - registration->va <= registration->bytes - bytes) {
+			*device = registration->device + (va - registration->va);
+			break;
+		}
+	pthread_mutex_unlock(&cuda->lock);
+	return registration;
+}
+
+int cuda_host_address(struct gpu *gpu, const void *memory, uint64_t *va)
+{
+	CUdeviceptr device;
+
+	if (!registered_find(cuda_of(gpu), memory, 1, &device))
+		return gpu_fail(-EINVAL, "%p is not registered host memory", memory);
+	*va = device;
+	return 0;
+}
+
 static int word_device(struct gpu_cuda *cuda, const uint64_t *word, CUdeviceptr *device)
 {
-	uint64_t va = (uintptr_t)word;
-	struct cuda_registration *registration;
-	int rc = -EINVAL;
-
 	if (!(cuda->capabilities & GPU_CAP_TIMELINE))
 		return gpu_fail(-EOPNOTSUPP, "device %d does not support 64-bit writes and waits in streams",
 			(int)cuda->device);
-	pthread_mutex_lock(&cuda->lock);
-	for (registration = cuda->registrations; registration; registration = registration->next) {
-		if (va >= registration->va && va - registration->va <= registration->bytes - sizeof(*word)) {
-			*device = registration->device + (va - registration->va);
-			rc = 0;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&cuda->lock);
-	return rc == 0 ? 0 : gpu_fail(rc, "word %p is not registered host memory", (const void *)word);
+	return registered_find(cuda, word, sizeof(*word), device)
+		? 0
+		: gpu_fail(-EINVAL, "word %p is not registered host memory", (const void *)word);
 }
 
 int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value)

@@ -351,6 +351,7 @@ const struct gpu_ops gpu_host_ops = {
 	.event_import = host_event_import,
 	.host_register = host_register,
 	.host_unregister = host_unregister,
+	.host_address = host_address,
 	.timeline_write = host_timeline_write,
 	.timeline_wait = host_timeline_wait,
 	.pool_alloc = host_pool_alloc,

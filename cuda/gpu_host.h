@@ -150,6 +150,7 @@ int host_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int host_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 int host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int host_unregister(struct gpu *gpu, void *memory);
+int host_address(struct gpu *gpu, const void *memory, uint64_t *va);
 void host_range_fini(struct gpu_host *host);
 /*
  * host_use_begin() - mark [va, va + bytes) as used by a queued operation; -EINVAL: it is neither reserved nor

@@ -543,6 +543,20 @@ int host_unregister(struct gpu *gpu, void *memory)
 	return rc;
 }
 
+int host_address(struct gpu *gpu, const void *memory, uint64_t *va)
+{
+	struct gpu_host *host = host_of(gpu);
+	bool found;
+
+	pthread_mutex_lock(&host->lock);
+	found = table_find(&host->registrations, (uintptr_t)memory, 1);
+	pthread_mutex_unlock(&host->lock);
+	if (!found)
+		return gpu_fail(-EINVAL, "%p is not registered host memory", memory);
+	*va = (uintptr_t)memory;
+	return 0;
+}
+
 /* use_add() - add `step`, 1 or -1, to the uses of every granule of a queued operation. */
 static void use_add(const struct gpu_host *host, const struct host_use *use, int step)
 {

@@ -739,8 +739,9 @@ enum {
 };
 
 /*
- * The loss of precision of the written elements, in device memory or registered host memory. gpool_kv_write() adds to
- * it, so fill it with zeros first. The relative error is the square root of error_squares / squares.
+ * The loss of precision of the written elements, in device memory, or in registered host memory by its device address.
+ * gpool_kv_write() adds to it, so fill it with zeros first. The relative error is the square root of
+ * error_squares / squares.
  */
 struct gpool_kv_write_error {
 	double error_squares; /* sum of (x - x')^2 over all elements x, which became x' */

@@ -95,7 +95,7 @@ GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint6
 /*
  * gpool_fill() - queue a fill of device memory with a 32-bit value.
  *
- * @to:    as in gpool_copy(); a multiple of 4
+ * @to:    as in gpool_copy(), but registered host memory only by its device address; a multiple of 4
  * @bytes: a multiple of 4
  *
  * Return: as gpool_copy(); -EINVAL also: `to` or `bytes` is not a multiple of 4. Cost: one driver call.

@@ -50,24 +50,45 @@ static int copy_as_is(struct gpool_kv *kv, const struct kv_sequence *sequence, s
 	return offset < 0 ? (int)offset : 0;
 }
 
-/* Convert one part through the pages at `stage`, or directly if `stage` is 0. Return the offset of the next part. */
+/*
+ * Convert one part through the pages at `stage`, or directly at the address for kernels if `stage` is 0. Return the
+ * offset of the next part.
+ */
 static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved,
 	uint64_t offset, const struct kv_extent *part, uint64_t stage, bool out)
 {
-	struct kv_extent staged = {.address = stage, .bytes = part->bytes};
+	uint64_t direct = kv->host->address + (part->address - (uint64_t)(uintptr_t)kv->host->memory);
+	struct kv_extent staged = {.address = stage ? stage : direct, .bytes = part->bytes};
 	int64_t next;
 	int error = 0;
 
-	if (!stage)
-		return extent_copy(kv, sequence, saved, offset, part, out);
-	if (!out)
+	if (stage && !out)
 		error = gpool_copy(kv->pool, kv->stream, stage, part->address, part->bytes);
 	if (error)
 		return error;
 	next = extent_copy(kv, sequence, saved, offset, &staged, out);
-	if (next >= 0 && out)
+	if (next >= 0 && stage && out)
 		error = gpool_copy(kv->pool, kv->stream, part->address, stage, part->bytes);
 	return error ? error : next;
+}
+
+/*
+ * Allocate pages for the conversion. Return their address; 0: none are available, or they are host memory themselves.
+ */
+static uint64_t stage_alloc(struct gpool_kv *kv, uint64_t bytes, struct gpool_block *block)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	uint64_t pages = (bytes + kv->pool->page_bytes - 1) / kv->pool->page_bytes, address;
+
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	options.stream = kv->stream;
+	if (kv->pool->capabilities & GPU_CAP_HOST_POINTER || pages > kv->pool->page_count ||
+		alloc_own(kv->pool, (uint32_t)pages, &options, 0, block))
+		return 0;
+	if (!gpool_address(kv->pool, block, &address))
+		return address;
+	gpool_free(kv->pool, block);
+	return 0;
 }
 
 /*
@@ -77,15 +98,10 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
 	uint32_t slots = kv->block_bytes < PART_BYTES ? (uint32_t)(PART_BYTES / kv->block_bytes) : 1;
-	uint64_t pages = (slots * kv->block_bytes + kv->pool->page_bytes - 1) / kv->pool->page_bytes, stage = 0;
-	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
+	uint64_t stage = stage_alloc(kv, slots * kv->block_bytes, &block);
 	int64_t offset = 0;
 
-	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.stream = kv->stream;
-	if (pages <= kv->pool->page_count && !alloc_own(kv->pool, (uint32_t)pages, &options, 0, &block))
-		gpool_address(kv->pool, &block, &stage);
 	for (uint32_t i = 0, run; i < saved->count && offset >= 0; i += run) {
 		struct kv_extent part = part_at(kv, saved, i, slots, &run);
 
@@ -167,6 +183,8 @@ static int memory_open(struct gpool_kv *kv, struct kv_host *host)
 	 */
 	madvise(memory, host->bytes, MADV_DONTFORK);
 	error = gpu_host_register(kv->pool->gpu, memory, host->bytes);
+	if (!error)
+		error = gpu_host_address(kv->pool->gpu, memory, &host->address);
 	return error && error != -ENOMEM ? -EIO : error;
 }
 

@@ -8,7 +8,8 @@
 #include "client/kv/offload.h"
 
 struct kv_host {
-	char *memory; /* registered */
+	char *memory;     /* registered */
+	uint64_t address; /* of the memory, for kernels */
 	size_t bytes;
 	uint32_t slots;
 	struct bitmap free;

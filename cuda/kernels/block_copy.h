@@ -12,7 +12,7 @@ struct gpu;
 struct gpu_stream;
 
 struct block_copy_item {
-	uint64_t to, from; /* device addresses or registered host memory */
+	uint64_t to, from; /* device addresses, also those of registered host memory */
 	uint64_t bytes;    /* 0: no copy */
 };
 

@@ -46,6 +46,16 @@ static void plain_turn(const uint16_t *from, uint32_t rows, uint32_t columns, ui
 			to[row] = from[row * columns + column];
 }
 
+static void plain_quantise(uint32_t element, const void *values, uint64_t groups, uint64_t count, int8_t *codes,
+	uint16_t *scales, struct quantise_error *error)
+{
+	const uint64_t bytes = count * element_bytes(element);
+
+	for (uint64_t i = 0; i < groups; i++)
+		quantise_group_plain(
+			element, (const char *)values + i * bytes, count, codes + i * count, &scales[i], error);
+}
+
 static bool plain_is_usable(void)
 {
 	return true;
@@ -57,13 +67,15 @@ const struct element_rows element_rows_plain = {
 	.convert = plain_convert,
 	.get = plain_get,
 	.turn = plain_turn,
-	.group_quantise = quantise_group_plain,
+	.quantise = plain_quantise,
 	.group_dequantise = dequantise_group_plain,
 };
 
 const struct element_rows *element_rows(void)
 {
 #ifdef __x86_64__
+	if (element_rows_avx512.is_usable())
+		return &element_rows_avx512;
 	if (element_rows_avx2.is_usable())
 		return &element_rows_avx2;
 #endif

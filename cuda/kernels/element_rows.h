@@ -26,18 +26,18 @@ struct element_rows {
 	 */
 	void (*turn)(const uint16_t *from, uint32_t rows, uint32_t columns, uint16_t *to);
 	/*
-	 * group_quantise() - convert a group of `count` elements of any type to codes and a scale (quantise.h). The
-	 * errors are added to `error`, unless it is NULL; their sums are not bit-identical.
+	 * quantise() - convert adjacent groups of `count` elements of any type each to codes and scales (quantise.h).
+	 * The errors are added to `error`, unless it is NULL; their sums are not bit-identical.
 	 */
-	void (*group_quantise)(uint32_t element, const void *values, uint64_t count, int8_t *codes, uint16_t *scale,
-		struct quantise_error *error);
+	void (*quantise)(uint32_t element, const void *values, uint64_t groups, uint64_t count, int8_t *codes,
+		uint16_t *scales, struct quantise_error *error);
 	/* group_dequantise() - convert the codes of a group back to elements. */
 	void (*group_dequantise)(uint32_t element, const int8_t *codes, uint64_t count, uint16_t scale, void *values);
 };
 
 extern const struct element_rows element_rows_plain;
 #ifdef __x86_64__
-extern const struct element_rows element_rows_avx2;
+extern const struct element_rows element_rows_avx2, element_rows_avx512;
 #endif
 
 /* element_rows() - return the fastest implementation for this CPU. */
@@ -47,11 +47,7 @@ const struct element_rows *element_rows(void);
 static inline void element_rows_quantise(
 	uint32_t element, const uint16_t *values, uint64_t rows, int8_t *codes, uint16_t *scales)
 {
-	const struct element_rows *code = element_rows();
-
-	for (uint64_t row = 0; row < rows; row++)
-		code->group_quantise(element, values + row * ELEMENT_ROW, ELEMENT_ROW, codes + row * ELEMENT_ROW,
-			&scales[row], NULL);
+	element_rows()->quantise(element, values, rows, ELEMENT_ROW, codes, scales, NULL);
 }
 
 /* element_rows_dequantise() - convert codes and scales back to rows. */

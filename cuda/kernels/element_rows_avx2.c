@@ -286,7 +286,7 @@ AVX2 static inline __attribute__((always_inline)) void group_quantise(uint32_t e
 		sums_add(error, &sums, scale);
 }
 
-AVX2 static void avx2_group_quantise(uint32_t element, const void *values, uint64_t count, int8_t *codes,
+AVX2 static inline void avx2_group_quantise(uint32_t element, const void *values, uint64_t count, int8_t *codes,
 	uint16_t *scale_bits, struct quantise_error *error)
 {
 	const uint64_t whole = count / STEP * STEP, rest = count - whole;
@@ -311,6 +311,16 @@ AVX2 static void avx2_group_quantise(uint32_t element, const void *values, uint6
 	else
 		group_quantise(ELEMENT_F32, values, whole, rest, codes, scale, &last, error);
 	memcpy(codes + whole, last.codes, rest);
+}
+
+AVX2 static void avx2_quantise(uint32_t element, const void *values, uint64_t groups, uint64_t count, int8_t *codes,
+	uint16_t *scales, struct quantise_error *error)
+{
+	const uint64_t bytes = count * element_bytes(element);
+
+	for (uint64_t i = 0; i < groups; i++)
+		avx2_group_quantise(
+			element, (const char *)values + i * bytes, count, codes + i * count, &scales[i], error);
 }
 
 AVX2 static inline __m256 value_of(__m128i codes, __m256 scale, __m256 most)
@@ -379,7 +389,7 @@ const struct element_rows element_rows_avx2 = {
 	.convert = avx2_convert,
 	.get = avx2_get,
 	.turn = avx2_turn,
-	.group_quantise = avx2_group_quantise,
+	.quantise = avx2_quantise,
 	.group_dequantise = avx2_group_dequantise,
 };
 #endif

@@ -97,7 +97,7 @@ static void head_write(
 	if (slot >= kv_write_slots(args))
 		return;
 	to = kv_write_to_of(args, slot, head, value);
-	element_rows()->group_quantise(args->element, from, args->head_size, (int8_t *)(uintptr_t)to.codes,
+	element_rows()->quantise(args->element, from, 1, args->head_size, (int8_t *)(uintptr_t)to.codes,
 		(uint16_t *)(uintptr_t)to.scale, error);
 }
 

@@ -188,13 +188,15 @@ static void *group_values(const struct quantise_args *args, const struct group *
 void quantise_host(const struct quantise_args *args)
 {
 	uint64_t groups = args->rows * quantise_groups(args->columns, args->group);
+	uint64_t length = args->group ? args->group : args->columns;
 	struct quantise_error error = {0}, *all = (struct quantise_error *)(uintptr_t)args->error;
-	const struct element_rows *code = element_rows();
+	/* Groups of one length follow each other without a gap. */
+	uint64_t at_once = args->columns % length ? 1 : groups;
 
-	for (uint64_t i = 0; i < groups; i++) {
+	for (uint64_t i = 0; i < groups; i += at_once) {
 		struct group group = group_at(args, i);
 
-		code->group_quantise(args->element, group_values(args, &group), group.count,
+		element_rows()->quantise(args->element, group_values(args, &group), at_once, group.count,
 			(int8_t *)(uintptr_t)args->codes + group.begin, group.scale, all ? &error : NULL);
 	}
 	quantise_error_add(all, &error);

@@ -67,8 +67,8 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
  * quantise_queue() - convert values to codes and scales.
  * dequantise_queue() - convert codes and scales to values.
  *
- * Both functions queue one kernel and return at once. All addresses refer to device memory or registered host memory;
- * on `host`, to memory of the process. If `rows` is 0, nothing is queued.
+ * Both functions queue one kernel and return at once. All addresses are device addresses, also those of registered
+ * host memory; on `host`, addresses in the process. If `rows` is 0, nothing is queued.
  *
  * Return: 0, -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size; more
  * than 2^48 elements), or as gpu_launch().

@@ -164,6 +164,12 @@ bool memory_is_device(CUdeviceptr at);
 /* memory_is_registered() - return true if all of it is registered host memory, at its address in the process. */
 bool memory_is_registered(const void *at, uint64_t bytes);
 /*
+ * memory_for_kernel() - convert a value that a kernel receives: the address of registered host memory on devices
+ * becomes its address in the process, where the CPU executes the kernel. Return false if it is an address in the
+ * process, which devices cannot use.
+ */
+bool memory_for_kernel(uint64_t *value);
+/*
  * memory_open() - while a kernel runs, permit the CPU to access the memory that `device` may access; memory_close()
  * undoes this. Both have no effect with the setting cpu_access.
  */

@@ -59,6 +59,20 @@ static void handlers_install(void)
 	sigaction(SIGBUS, &action, &before[1]);
 }
 
+/*
+ * Convert each argument that may be an address, if it refers to registered host memory; return false if the device
+ * cannot access it there. Addresses that a kernel reads from memory are not seen.
+ */
+static bool arguments_convert(void *arguments, uint64_t bytes)
+{
+	uint64_t *values = arguments;
+
+	for (uint64_t i = 0; i < bytes / sizeof(*values); i++)
+		if (!memory_for_kernel(&values[i]))
+			return false;
+	return true;
+}
+
 /* "Data types used by CUDA driver", CUDA_ERROR_ILLEGAL_ADDRESS: for accesses without the right to access. */
 void kernel_run(int device, const struct operation *operation)
 {
@@ -66,6 +80,11 @@ void kernel_run(int device, const struct operation *operation)
 	struct gpu_shape shape = {.block = operation->block, .shared_bytes = operation->shared_bytes};
 	volatile bool fine = true;
 
+	if (!arguments_convert(operation->staged, operation->bytes)) {
+		driver_fault(CUDA_ERROR_ILLEGAL_ADDRESS, "kernel %s: an argument is an address of the host",
+			kernels[operation->kernel].name);
+		return;
+	}
 	memcpy(shape.grid, operation->grid, sizeof(operation->grid));
 	pthread_once(&once, handlers_install);
 	pthread_mutex_unlock(&driver.lock);

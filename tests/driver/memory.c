@@ -660,6 +660,23 @@ void *memory_translate(int device, CUdeviceptr at, uint64_t *bytes, bool write, 
 	return mapping->memory->alias + offset;
 }
 
+/*
+ * "Memory Management", cuMemHostRegister: devices without the attribute CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM access
+ * the memory only by the address of cuMemHostGetDevicePointer(), which then differs from that of the host.
+ */
+bool memory_for_kernel(uint64_t *value)
+{
+	for (struct registration *r = registrations; r && settings.host_alias; r = r->next) {
+		if (*value - (uintptr_t)r->at < r->bytes)
+			return false;
+		if (*value - r->device < r->bytes) {
+			*value = (uintptr_t)r->at + (*value - r->device);
+			return true;
+		}
+	}
+	return true;
+}
+
 static void rights_apply(int device)
 {
 	for (struct reservation *r = reservations; r; r = r->next)

@@ -6,11 +6,14 @@
  *
  * Requirements: D1.
  */
+#include "cuda/kernels/block_copy.h"
+
 #include <cuda.h>
 
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -318,8 +321,67 @@ static int unloads_twice(void)
 	return 0;
 }
 
+/* Let a kernel copy 8 bytes. Return the result of the wait for it. */
+static CUresult kernel_copies(CUdeviceptr to, CUdeviceptr from)
+{
+	struct block_copy_args args = {.bytes_max = 8, .count = 1, .items = {{to, from, 8}}};
+	static const uint32_t image = 0xba55ed50;
+	void *parameters[] = {&args};
+	CUfunction function;
+	CUmodule module;
+
+	OK(cuModuleLoadData(&module, &image));
+	OK(cuModuleGetFunction(&function, module, "block_copy"));
+	OK(cuLaunchKernel(function, 1, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL));
+	return cuStreamSynchronize(NULL);
+}
+
+/*
+ * Use registered host memory by its address on the device, for reading and for writing, and then by its address in the
+ * process. Return the result of the last launch, or -1.
+ */
+static int uses_registered_memory(const char *settings, bool same)
+{
+	uint64_t *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CUdeviceptr page, device;
+	int value;
+
+	setenv("GPU_DOUBLE", settings, 1);
+	setup(NULL);
+	page = mapped();
+	OK(cuMemHostRegister(words, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&device, words, 0));
+	OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0));
+	if (value != same || (device == (uintptr_t)words) != same)
+		return -1;
+	words[1] = 7;
+	OK(kernel_copies(page, device + 8));
+	OK(kernel_copies(device + 16, page));
+	OK(cuMemcpyAsync((uintptr_t)&words[3], page, 8, NULL)); /* copies accept both addresses */
+	OK(cuStreamSynchronize(NULL));
+	return words[2] == 7 && words[3] == 7 ? (int)kernel_copies(page, (uintptr_t)words) : -1;
+}
+
+static int kernel_uses_host_address(void)
+{
+	return uses_registered_memory("", false) == CUDA_ERROR_ILLEGAL_ADDRESS ? 0 : 1;
+}
+
+static int kernel_uses_same_address(void)
+{
+	return uses_registered_memory("host_alias=0", true) == CUDA_SUCCESS ? 0 : 1;
+}
+
 /* of children that run before the first case */
 static int init_status, chance_status, demand_status, copy_status, release_status, unload_status;
+static int host_address_status, same_address_status;
+
+static void test_a_kernel_uses_the_address_on_the_device(void **state)
+{
+	(void)state;
+	assert_int_equal(host_address_status, 0);
+	assert_int_equal(same_address_status, 0);
+}
 
 static void test_undefined_use_ends_the_program(void **state)
 {
@@ -673,6 +735,7 @@ int main(void)
 		cmocka_unit_test(test_a_device_fails_by_chance),
 		cmocka_unit_test(test_a_device_fails_on_demand),
 		cmocka_unit_test(test_a_copy_ends_with_the_device),
+		cmocka_unit_test(test_a_kernel_uses_the_address_on_the_device),
 		cmocka_unit_test(test_undefined_use_ends_the_program),
 		cmocka_unit_test(test_memory_is_created_in_whole_granules),
 		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
@@ -702,6 +765,8 @@ int main(void)
 	copy_status = status_of(fails_during_a_copy);
 	release_status = status_of(releases_twice);
 	unload_status = status_of(unloads_twice);
+	host_address_status = status_of(kernel_uses_host_address);
+	same_address_status = status_of(kernel_uses_same_address);
 	failed = cmocka_run_group_tests(tests, setup, NULL);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
 	return system(command) || failed;

@@ -28,6 +28,7 @@
 #include <cmocka.h>
 
 #include "cuda/gpu.h"
+#include "cuda/kernels/block_copy.h"
 #include "tests/gpu/peer.h"
 
 enum {
@@ -450,6 +451,30 @@ static void test_registration_is_whole_pages_and_once(void **state)
 	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, f->words + WORDS_BYTES / 8 - 1, 4), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
 	assert_true(f->words[WORDS_BYTES / 8 - 1] == 4);
+}
+
+/* Kernels and fills use registered memory by the address that gpu_host_address() returns. */
+static void test_kernels_and_fills_use_registered_memory(void **state)
+{
+	struct block_copy_args args = {.bytes_max = 8, .count = 1};
+	struct fixture *f = *state;
+	uint64_t unregistered = 0, va, word;
+
+	assert_int_equal(gpu_host_address(f->gpu, &unregistered, &va), -EINVAL);
+	assert_int_equal(gpu_host_address(f->gpu, f->words + WORDS_BYTES / 8, &va), -EINVAL);
+	assert_int_equal(gpu_host_address(f->gpu, f->words, &va), 0);
+	assert_int_equal(gpu_host_address(f->gpu, f->words + 3, &word), 0);
+	assert_true(word == va + 24);
+	write_value(f, va, 0x1234);
+	assert_true(f->words[0] == 0x123400001234 && f->words[3] == 0x123400001234);
+	needs(f, GPU_CAP_KERNELS);
+	f->words[1] = 7;
+	args.items[0] = (struct block_copy_item){.to = at(f, 1), .from = va + 8, .bytes = 8};
+	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
+	args.items[0] = (struct block_copy_item){.to = word, .from = at(f, 1), .bytes = 8};
+	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
+	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
+	assert_true(f->words[3] == 7);
 }
 
 static void test_registration_is_per_process(void **state)
@@ -884,6 +909,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kernels_and_fills_use_registered_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_per_process, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_block_if_asked_for, setup, teardown),

@@ -244,7 +244,7 @@ static void by_host_memory(uint32_t of)
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
 	assert_int_equal(offloaded().host_free_blocks, 64);
-	/* Save the content without an intermediate page. */
+	/* Save the content without an intermediate page, as always on `host`. */
 	elements_put(sequence, was);
 	while (count < PAGES && !gpool_alloc(worker, 1, NULL, &taken[count]))
 		count++;

@@ -27,6 +27,7 @@ static const struct element_rows *const codes[] = {
 	&element_rows_plain,
 #ifdef __x86_64__
 	&element_rows_avx2,
+	&element_rows_avx512,
 #endif
 };
 enum { CODES = sizeof(codes) / sizeof(*codes) };
@@ -298,8 +299,8 @@ static void group_check(const struct element_rows *code, uint32_t element, uint3
 	char *wanted_back = room(bytes), *back = room(bytes);
 
 	quantise_group_plain(element, values, count, wanted, &wanted_scale, &wanted_error);
-	code->group_quantise(element, values, count, forms, &scale, &error);
-	code->group_quantise(element, values, count, unmeasured, &unmeasured_scale, NULL);
+	code->quantise(element, values, 1, count, forms, &scale, &error);
+	code->quantise(element, values, 1, count, unmeasured, &unmeasured_scale, NULL);
 	assert_memory_equal(forms, wanted, count);
 	assert_memory_equal(unmeasured, wanted, count);
 	assert_int_equal(scale, wanted_scale);

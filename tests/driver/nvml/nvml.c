@@ -14,7 +14,7 @@ enum {
 	NVML_INVALID_ARGUMENT = 2,
 	NVML_NOT_SUPPORTED = 3,
 	NVML_NOT_FOUND = 6,
-	NVML_LIBRARY = 12
+	NVML_DRIVER_NOT_LOADED = 9
 };
 
 struct nvml_memory {
@@ -30,14 +30,17 @@ ENTRY const char *nvmlErrorString(int result);
 
 static int (*memory_of)(int device, uint64_t *free_bytes, uint64_t *total);
 
-/* "Initialization and Cleanup", nvmlInit_v2: fails without a driver. */
+/*
+ * "Initialization and Cleanup", nvmlInit_v2: NVML_ERROR_DRIVER_NOT_LOADED without a driver. The documented count of the
+ * initializations is not modeled: nvmlShutdown() has no effect.
+ */
 int nvmlInit_v2(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
 	if (driver)
 		*(void **)&memory_of = dlsym(driver, "gpuDoubleMemory");
-	return memory_of ? NVML_SUCCESS : NVML_LIBRARY;
+	return memory_of ? NVML_SUCCESS : NVML_DRIVER_NOT_LOADED;
 }
 
 /* "Initialization and Cleanup", nvmlShutdown: NVML_ERROR_UNINITIALIZED before nvmlInit_v2(). */
@@ -91,14 +94,22 @@ ENTRY int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device);
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
 {
 	uint64_t free_bytes, total;
-	unsigned domain, bus;
+	unsigned domain, bus, number, function;
 
-	/* "Device Queries": domain:bus:device.function; a device that is not there is not found. */
+	/*
+	 * "Device Queries": domain:bus:device.function, domain:bus:device or bus:device.function; a device that is not
+	 * there is not found.
+	 */
 	if (!memory_of)
 		return NVML_UNINITIALIZED;
-	if (!id || !device || sscanf(id, "%x:%x:", &domain, &bus) != 2)
+	if (!id || !device)
 		return NVML_INVALID_ARGUMENT;
-	if (domain || memory_of((int)bus, &free_bytes, &total) != 0)
+	if (sscanf(id, "%x:%x:%x", &domain, &bus, &number) != 3) {
+		domain = 0;
+		if (sscanf(id, "%x:%x.%x", &bus, &number, &function) != 3)
+			return NVML_INVALID_ARGUMENT;
+	}
+	if (domain || number || memory_of((int)bus, &free_bytes, &total) != 0)
 		return NVML_NOT_FOUND;
 	*device = (void *)(uintptr_t)(bus + 1);
 	return NVML_SUCCESS;
@@ -117,6 +128,8 @@ ENTRY int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric);
 int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 {
 	/* "Device Queries": the state shows whether the device belongs to a fabric. */
+	if (!memory_of)
+		return NVML_UNINITIALIZED;
 	if (!device || !fabric)
 		return NVML_INVALID_ARGUMENT;
 	fabric->state = 0;
@@ -130,6 +143,8 @@ int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *pr
 {
 	/* "Device Queries": the number of processes is returned in the count. */
 	(void)processes;
+	if (!memory_of)
+		return NVML_UNINITIALIZED;
 	if (!device || !count)
 		return NVML_INVALID_ARGUMENT;
 	*count = 0;
