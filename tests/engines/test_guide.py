@@ -65,7 +65,13 @@ class Shell(Processes):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment(), "PATH": path, "GPOOL_DIR": "", "HOME": str(self._folder), "no_proxy": "localhost"},
+                env={
+                    **environment(),
+                    "PATH": path,
+                    "GPOOL_DIR": "",
+                    "HOME": str(self._folder),
+                    "no_proxy": "localhost",
+                },
                 cwd=ROOT,
                 start_new_session=True,
             )
