@@ -126,11 +126,10 @@ GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
 /*
  * The data that kernels need. It never changes.
  *
- * GPOOL_KV_INT8: a block has layers one after the other. In layer n, the codes of the key of a token and head are at
- * n * layer_bytes + keys + token * token_stride + head * head_stride, and those of the value at `values` with the same
- * strides. The scale of this key is at n * layer_bytes + key_scales + token * scale_token_stride + head *
- * scale_head_stride, and that of the value at value_scales. In all other caches, the program chooses the layout of a
- * block, and these fields are 0.
+ * GPOOL_KV_INT8: the layers of a block are stored one after the other. In layer n, the codes of the key of a token and
+ * head are at n * layer_bytes + keys + token * token_stride + head * head_stride, and its scale is at n * layer_bytes +
+ * key_scales + token * scale_token_stride + head * scale_head_stride. For the value, replace keys with `values`, and
+ * key_scales with value_scales. In all other caches, the program chooses the layout of a block, and these fields are 0.
  */
 struct gpool_kv_layout {
 	uint32_t size; /* sizeof(struct gpool_kv_layout), set by the caller */
@@ -814,7 +813,7 @@ GPOOL_API int gpool_kv_write(struct gpool_kv *kv, const struct gpool_kv_write *w
  * recently used cached blocks are evicted first or, with GPOOL_KV_ADAPTIVE, those that are least likely to be reused.
  * Later blocks of a prefix are evicted before earlier blocks.
  *
- * Chunks without a block in use are offered, as by gpool_range_offer(), after the work that is queued at that time.
+ * Chunks without a block in use are offered, as by gpool_range_offer(), when the work queued at that time has finished.
  * When memory is needed elsewhere, the agent takes such chunks in the order of eviction, without a call of this
  * process. The cached blocks of a taken chunk, and all blocks that follow them in a prefix, are then no longer found. A
  * sequence that begins with cached blocks keeps them until it ends. Counters are exact at the time of the call that
@@ -862,7 +861,7 @@ GPOOL_API int gpool_kv_prefix_find(
  * gpool_kv_prefix_allocate() - create a sequence that begins with the published blocks of its first tokens.
  *
  * @prefix: IDs of its first tokens; those beyond the request's tokens are ignored. If the last token must be computed
- *          in any case, pass one ID less, so that its block is not shared
+ *          in any case, pass one ID fewer, so that its block is not shared
  * @tokens: receives the number of tokens that need not be computed; may be NULL
  *
  * The other blocks are allocated as by gpool_kv_allocate(). After a failure, the needed blocks of gpool_kv_oom_info()
@@ -904,13 +903,14 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *
  * Each shared chunk becomes an ephemeral named object (kv-prefix/KEY). The object outlives this process and is charged
  * to the tenant that shared it. It is evicted as a whole when its memory is needed and no sequence of any process uses
- * it. Its blocks keep their memory, but get other numbers in all sequences of this cache that use them
+ * it. Its blocks keep their memory, but their block numbers change in all sequences of this cache that use them
  * (gpool_kv_table(), gpool_kv_sync()). If another process has already shared the same content, the sequences switch to
  * its blocks and their own memory is freed.
  *
  * Blocks of the pool are not cached. When no sequence uses them, the agent may evict them, together with the cached
- * blocks that follow, after the work that is queued at that time. If no cached block follows, a later call that frees
- * or allocates unmaps them. Until they are evicted, they can be found in the pool again.
+ * blocks that follow them, as soon as the work queued at that time has finished. If no cached block follows them, they
+ * are unmapped by a later call that frees or allocates blocks. Until they are evicted, they can be found in the pool
+ * again.
  *
  * Return: the number of the sequence's first blocks that belong to the pool, or
  *   -EOPNOTSUPP  a cache without pool_blocks
@@ -935,11 +935,11 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
  *
  * @blocks: maximum number of blocks to free; UINT32_MAX: all
  *
- * As after gpool_kv_free(), the memory of chunks that become empty is available to other sessions after the work that
- * is queued at that time. Other sessions can take the memory of cached blocks without this call.
+ * As after gpool_kv_free(), the memory of chunks that become empty is available to other sessions when the work queued
+ * at that time has finished. Other sessions can take the memory of cached blocks without this call.
  *
- * Return: the number of freed blocks, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD. Cost: one lock, and proportional to
- * the number of freed blocks.
+ * Return: the number of freed blocks, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD. Cost: one lock, plus time
+ * proportional to the number of freed blocks.
  */
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 

@@ -726,8 +726,8 @@ GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *stats);
  *
  *	104 pages held; slack 20 %: new pages are preferred up to 120
  *
- * Return: the number of regions, or -ENOMEM, -EPERM, -ECHILD. Cost: a lock of the allocator, and proportional to the
- * number of regions.
+ * Return: the number of regions, or -ENOMEM, -EPERM, -ECHILD. Cost: a lock of the allocator, plus time proportional to
+ * the number of regions.
  */
 GPOOL_API int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *text), void *context);
 

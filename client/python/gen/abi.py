@@ -143,7 +143,7 @@ class Header:
             yield parts[2] + "_" * iskeyword(parts[2]), kind, seen_as(kind)
 
     def type(self, base: str, stars: int) -> str:
-        """Return the ctypes type of a base type with this number of pointer stars, or one star less if ctypes has a
+        """Return the ctypes type of a base type with this number of pointer stars, or one star fewer if ctypes has a
         type for the pointer itself.
         """
         name = base.replace("const ", "").strip()

@@ -740,7 +740,7 @@ class KvCache(Closing):
 
         The node of a text is that of prefix_find(text).last_block; the nodes of a sequence are those of its table().
         Raises Error with EOPNOTSUPP: the cache was created without prefixes.
-        Cost: one lock, and proportional to the number of blocks of the cache.
+        Cost: one lock, plus time proportional to the number of blocks of the cache.
         """
         node_of = (ctypes.c_uint32 * (self.layout.max_blocks + self.layout.pool_blocks))()
         nodes: Any = (_abi.gpool_kv_prefix_node * 0)()
