@@ -160,7 +160,7 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 		close_all(found, count);
 		return received == 0 ? -EPIPE : -EMSGSIZE;
 	}
-	/* Truncated although there was room for more: the kernel reached the limit of open files. */
+	/* Truncated although there was room for more: the kernel reached the limit on open files. */
 	if ((header.msg_flags & MSG_CTRUNC) && count < fd_capacity) {
 		close_all(found, count);
 		return -EMFILE;

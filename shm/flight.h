@@ -126,7 +126,7 @@ void flight_write(const struct flight_ring *ring, const struct flight_entry *ent
 uint64_t flight_now(void);
 
 /*
- * flight_used() - return an upper bound of the number of used records. A reader must not read further records, because
+ * flight_used() - return an upper bound on the number of used records. A reader must not read further records, because
  * reading an unused page of a memfd allocates memory.
  */
 uint32_t flight_used(const struct flight_ring *ring);

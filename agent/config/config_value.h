@@ -62,7 +62,7 @@ struct config_synonym {
 };
 
 /*
- * config_synonym_of() - return the synonym of a key, or NULL: a key has at most one. config_synonym_at() - return the
+ * config_synonym_of() - return the synonym of a key, or NULL; a key has at most one. config_synonym_at() - return the
  * synonym with this index, or NULL after the last.
  */
 const struct config_synonym *config_synonym_of(const struct config_key *key);

@@ -39,7 +39,7 @@ int control_open(const char *url, struct channel **control);
  *   -EBADMSG    the reply is not a message, or belongs to another request
  *   -EINVAL     request is shorter than an envelope
  *   -EINTR      gpool_wait_check() ended the wait; the request may have taken effect
- *   -ECHILD     called in a child of the process that opened it
+ *   -ECHILD     called in a child of the process that opened the channel
  *   another negative errno of channel_send() or channel_receive()
  */
 int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length,

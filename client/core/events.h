@@ -26,7 +26,7 @@ int events_open(const char *url, struct channel **events);
  * Return: 0, or (*event is unchanged)
  *   -ETIMEDOUT  no event arrived
  *   -EINTR      gpool_wait_check() ended the wait
- *   -ECHILD     called in a child of the process that opened it
+ *   -ECHILD     called in a child of the process that opened the channel
  */
 int events_receive(struct channel *events, int timeout_ms, struct msg_event *event);
 

@@ -187,8 +187,8 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 /* vpmm_slack_percent() - return the slack in effect: the option while the pressure is low, otherwise 0. */
 uint32_t vpmm_slack_percent(const struct vpmm *vpmm);
 /*
- * vpmm_slack_most() - return the number of held pages up to which new ones are preferred, with `percent` of slack and
- * `live` allocated pages.
+ * vpmm_slack_most() - return the number of held pages below which an allocation prefers new pages to mapping free pages
+ * elsewhere, with `percent` of slack and `live` allocated pages.
  */
 uint64_t vpmm_slack_most(const struct vpmm *vpmm, uint32_t percent, uint64_t live);
 /* vpmm_held() - return the number of pages that are held: allocated, or free and not reclaimable. */

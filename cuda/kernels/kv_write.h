@@ -24,7 +24,7 @@ struct kv_write_args {
 	uint64_t blocks;       /* address of block 0 */
 	uint64_t block_bytes, chunk_bytes;
 	uint64_t key_codes, value_codes;   /* offsets in a block of token 0 and head 0 */
-	uint64_t key_scales, value_scales; /* the same of bf16 scales */
+	uint64_t key_scales, value_scales; /* the same for bf16 scales */
 	uint32_t chunk_blocks;
 	uint32_t block_count; /* blocks with higher numbers are not written */
 	uint32_t block_tokens;

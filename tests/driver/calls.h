@@ -1,8 +1,8 @@
 /*
- * calls.h - assert the calls of the driver that a public call makes. The rows CALLS(), NEVER() and UNMEASURED() of the
+ * calls.h - assert the driver calls that a public call makes. The rows CALLS(), NEVER() and UNMEASURED() of the
  * two programs that include this header are the table of docs/driver_calls.md (tests/docs/driver_calls).
  *
- * Method: the driver's double counts the calls of each thread, so other threads of the library do not disturb.
+ * Method: the driver's double counts the calls of each thread, so calls of other threads have no effect.
  */
 #ifndef GPOOL_TESTS_CALLS_H
 #define GPOOL_TESTS_CALLS_H

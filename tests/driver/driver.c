@@ -166,9 +166,10 @@ int gpuDoubleFailed(void)
 }
 
 /*
- * For tests: gpuDoubleThreadCalls() - return the name of the kind of call with this number, from 0, and how often the
- * calling thread has made such calls, or NULL: there is no such kind. gpuDoubleCalls() - the same of all threads of the
- * process. gpuDoubleModeled() - return the time of all calls of the process in the cost model, in microseconds.
+ * For tests: gpuDoubleThreadCalls() - return the name of the kind of call with this number (from 0), or NULL if there
+ * is no such kind; *count receives the number of such calls that the calling thread has made. gpuDoubleCalls() - the
+ * same for all threads of the process. gpuDoubleModeled() - return the time of all calls of the process in the cost
+ * model, in microseconds.
  */
 __attribute__((visibility("default"))) const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
 __attribute__((visibility("default"))) const char *gpuDoubleCalls(unsigned kind, uint64_t *count);
@@ -367,8 +368,9 @@ CUresult call_enter(const char *name, unsigned needs)
 		wait = (struct timespec){.tv_nsec = us * 1000};
 		nanosleep(&wait, NULL);
 	}
-	/* "Initialization", cuInit: any other function returns CUDA_ERROR_NOT_INITIALIZED before it. That a child of
-	 * fork() cannot call it is a choice: the driver's threads and descriptors are its parent's. */
+	/* "Initialization", cuInit: until it is called, any other function returns CUDA_ERROR_NOT_INITIALIZED. That
+	 * cuInit also fails in a child of fork() is a choice: the driver's threads and descriptors belong to the
+	 * parent. */
 	if (!(needs & CALL_BEFORE_INIT) && driver.pid != getpid())
 		result = CUDA_ERROR_NOT_INITIALIZED;
 	else if (calls[call].fail_at && calls[call].count == calls[call].fail_at)

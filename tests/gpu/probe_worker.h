@@ -1,6 +1,6 @@
 /*
- * probe_worker.h - the process that executes the calls of probe.c. Each message is one call of gpu.h; the answer has
- * the result and the duration.
+ * probe_worker.h - the process that executes the calls of probe.c. Each message is one call of gpu.h; the answer
+ * contains the result and the duration.
  *
  * Handles and addresses are sent as plain numbers, which the coordinator returns unchanged. A worker ends when its
  * socket is closed, and all its resources end with it.

@@ -52,7 +52,7 @@ static void top_start(struct terminal *terminal, const char *option, const char 
 	terminal_start(terminal, poolctl_path(), (char *const *)(uintptr_t)line, term, rows, columns);
 }
 
-/* Check that the program ends with status 0 and restores the terminal. */
+/* Check that the program exits with status 0 and restores the terminal. */
 static void expect_restored(struct terminal *terminal, const struct termios *before)
 {
 	struct termios after;

@@ -50,7 +50,7 @@ struct harness {
 void harness_start(struct harness *harness, const char *const *arguments);
 
 /*
- * harness_stop() - send SIGTERM. Return: 0 if gpoold ends with status 0 and an empty runtime directory, otherwise -1
+ * harness_stop() - send SIGTERM. Return: 0 if gpoold exits with status 0 and an empty runtime directory, otherwise -1
  * with the cause on stderr. harness_kill() - send SIGKILL to its process group.
  */
 int harness_stop(struct harness *harness);

@@ -240,7 +240,7 @@ static inline bool stress_none_crashed(const struct stress_agent *agent)
 
 /*
  * stress_agent_stop() - stop gpoold; if `clean` is false or a process has crashed, print its log. Return: true if
- * `clean` is true, no agent or mover has crashed, gpoold ended with status 0, and it left no files behind.
+ * `clean` is true, no agent or mover has crashed, gpoold exited with status 0, and it left no files behind.
  */
 static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 {
@@ -290,7 +290,8 @@ static inline uint32_t stress_sessions_held(pid_t pid)
 
 /*
  * stress_keeper_descriptors() - wait until the keeper holds `sessions` sessions, and return its stress_descriptors().
- * It receives a session's descriptors in a message, some time after the worker does. Negative: that did not happen.
+ * The keeper receives a session's descriptors in a message, some time after the worker receives them. Return: -1 if the
+ * keeper does not hold them in time.
  */
 static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
 {

@@ -205,7 +205,7 @@ static void test_packet_too_long_is_refused_with_its_descriptors(void **state)
 }
 
 /*
- * At the limit of open files the kernel delivers only some of the descriptors. None may stay open, and the caller must
+ * At the limit on open files, the kernel delivers only some of the descriptors. None may stay open, and the caller must
  * be informed.
  */
 static void test_limit_of_open_files_is_noticed(void **state)

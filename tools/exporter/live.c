@@ -1,4 +1,4 @@
-/* live.c - the event streams of viewers: each message has the changes since the viewer's last message. */
+/* live.c - the event streams of viewers: each message contains the changes since the viewer's last message. */
 #include "tools/exporter/live.h"
 
 #include "shm/monotonic.h"

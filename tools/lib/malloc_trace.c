@@ -303,7 +303,7 @@ static int places_give(struct reader *reader, struct places *places)
 {
 	struct malloc_trace *trace = reader->trace;
 	bool taken[MALLOC_TRACE_THREADS_MAX] = {false};
-	/* time of the slot's last event: time does not run backwards within a slot either */
+	/* time of the slot's last event: time never decreases within a slot either */
 	uint64_t until_ns[MALLOC_TRACE_THREADS_MAX] = {0};
 
 	static_assert(MALLOC_TRACE_STREAMS_MAX <= MALLOC_TRACE_THREADS_MAX, "places for both");

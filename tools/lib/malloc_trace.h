@@ -8,7 +8,7 @@
  * 	0,1,1,malloc,2097152,1
  * 	8120,1,1,free,0,1
  *
- *   time_ns  time on any clock; it does not run backwards within a thread
+ *   time_ns  time on any clock; it never decreases within a thread
  *   thread   the calling thread; any number
  *   stream   the stream; any number; 0: none, the caller has waited for the GPU
  *   op       malloc or free
@@ -16,8 +16,9 @@
  *   id       the allocation; after a free, its number may be used again
  *
  * A malloc precedes its free. Each line ends with a newline, so that truncation is detected. An invalid trace is
- * rejected; the error has its name, line and field. A record may lack calls because its program was killed or recorded
- * too fast; such a trace is accepted on request. Users find the format in docs/internals/replay.md.
+ * rejected; the error message contains its name, the line and the field. A record may lack calls because its program
+ * was killed or recorded too fast; such a trace is accepted on request. docs/internals/replay.md describes the format
+ * for users.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_TRACE_H
 #define GPOOL_TOOLS_LIB_MALLOC_TRACE_H

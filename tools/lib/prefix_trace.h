@@ -5,14 +5,14 @@
  *
  * 	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48]}
  *
- *   timestamp      milliseconds, on any clock; it does not run backwards
+ *   timestamp      milliseconds, on any clock; it never decreases
  *   input_length   tokens of the prompt
  *   output_length  tokens of the answer
  *   hash_ids       a number for each block of the prompt; equal numbers after equal prefixes denote the same block
  *
  * Numbers are integers from 0 to 2^53, lengths up to 2^31. Other members and empty lines are ignored. In memory, a
  * request is a path in a tree, whose nodes are the different blocks after each prefix. An invalid trace is rejected;
- * the error has its name and line.
+ * the error message contains its name and the line.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_TRACE_H
 #define GPOOL_TOOLS_LIB_PREFIX_TRACE_H

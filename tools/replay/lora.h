@@ -118,9 +118,9 @@ struct lora_result {
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
- * lora_least_loads() - compute a lower bound of the loads. Each request must end by the later of ends_us[] and
- * max_bypass_us after its arrival. Under this condition the bound is valid for any scheduler, even one that knows the
- * whole trace and serves requests in any order. Return: 0 and *loads, or -ENOMEM.
+ * lora_least_loads() - compute a lower bound on the number of loads. Each request must end by the later of ends_us[]
+ * and max_bypass_us after its arrival. Under this condition, the bound is valid for any scheduler, even one that knows
+ * the whole trace and serves requests in any order. Return: 0 and *loads, or -ENOMEM.
  */
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 

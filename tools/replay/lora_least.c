@@ -1,5 +1,5 @@
 /*
- * lora_least.c - a lower bound of loads: see lora.h.
+ * lora_least.c - a lower bound on the number of loads: see lora.h.
  *
  * Two consecutive requests for an adapter are separated by a gap if the later one arrived after all earlier ones had to
  * end. In a gap, the adapter either stays resident, or must be loaded again. In addition, each adapter is loaded once

@@ -1,9 +1,10 @@
 /*
  * later.h - the copies of loaded adapters that are to be made, in host memory and on disk. Internal to client/lora.
  *
- * A copy on disk is made after the load, as soon as no other work is queued. A copy in host memory is made likewise if
- * the idle time (later_idle_ms()) is 0. Otherwise it is made when the adapter is not acquired, and the idle time has
- * passed since it was last acquired. With limits, the residency policy decides the copies in host memory instead.
+ * A copy on disk is made after the load, as soon as no other work is queued. If the idle time (later_idle_ms()) is 0,
+ * the same applies to a copy in host memory. Otherwise, this copy is made when the adapter is not acquired, and the
+ * idle time has passed since it was last acquired. With limits, the residency policy decides the copies in host memory
+ * instead.
  *
  * Copies are made from files, so an adapter may be used or evicted meanwhile. All functions are called under the lock;
  * only later_take() releases it.

@@ -122,9 +122,9 @@ int place_make(struct lora_loader *loader, struct lora_load *load);
  */
 void turn_take(struct lora_loader *loader, struct lora_load *load);
 /*
- * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of them, if the part comes from
- * memory and a core is free. After the last part, it ends the load if `finish` is set; `load` is then freed. Otherwise
- * a loader thread does that. Return: true if a part was made.
+ * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of these pages itself, if the part
+ * comes from memory and a core is free. After the last part, this thread ends the load if `finish` is set; `load` is
+ * then freed. If `finish` is not set, a loader thread ends the load. Return: true if a part was made.
  */
 bool turns_help(struct lora_load *load, uint32_t pages, bool finish);
 

@@ -8,7 +8,7 @@
  *   "layout"     the adapter's layout, with the page size of the GPU pool
  *   "form"       uint32_t: enum cold_form
  *   "checksums"  uint64_t[pages]: XXH3 64 of the expanded image of each page
- *   "form_checksums"  the same of the form of each page, if it is in int8; without it, the CPU expands the forms
+ *   "form_checksums"  the same for the form of each page, if it is in int8; without them, the CPU expands the forms
  *   "name"       the publisher's name of the adapter, for display
  *
  * The name of the object is a hash of its sources (format/adapter.c). A publisher in the same trust domain may have

@@ -8,17 +8,19 @@
  *             ^                                                                               |
  *             +------------------ residency_done() of LOAD, SAVE, COMPRESS ------------------+
  *
- * Rules: - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and
- * the number of adapters are limited.
+ * Rules:
+ *
+ * - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and the
+ *   number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
  *   warm copy. If copies are made from files, an adapter may be evicted, and forgotten, while its copy is made.
  * - Of the idle adapters, the one with the lowest worth is evicted first: expected accesses x reload time / size
  *   (worth.h).
  * - A prefetched adapter is expected: for window_us, only acquired adapters displace it, after all others.
  * - An adapter that was idle for idle_us gets a warm copy, if it can have one and host memory has room, and stays hot.
- *   An adapter that is evicted earlier gets a copy first (SAVE), likewise; if copies are made from files, it is evicted
- *   at once, and gets the copy afterwards (EVICT, COMPRESS). When host memory is short, copies of hot adapters are
- *   dropped first, because they can be made again.
+ *   Under the same conditions, an adapter that is evicted earlier gets a copy first (SAVE); if copies are made from
+ *   files, it is evicted at once, and gets the copy afterwards (EVICT, COMPRESS). When host memory is short, copies of
+ *   hot adapters are dropped first, because they can be made again.
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
  * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as the

@@ -410,9 +410,9 @@ static void start_around(struct forming *forming, uint32_t behind)
 }
 
 /*
- * Collect the resident adapters, in order of arrival, of the requests that would fit without the limit of adapters.
- * Also collect the adapter of the first request that would not fit, so that no smaller request takes the room of that
- * request. Return: their number.
+ * Collect, in order of arrival, the resident adapters of the requests that would fit if the number of adapters were not
+ * limited. Also collect the adapter of the first request that would not fit, so that no smaller request takes the room
+ * of that request. Return: the number of collected adapters.
  */
 static uint32_t find_candidates(struct forming *forming)
 {

@@ -1,9 +1,9 @@
 /*
  * wait.c - waits that a signal handler can end, and a count of forks.
  *
- * Python runs signal handlers in the main thread, between two steps of the interpreter. A call that waits in the
- * library takes no such step, so Ctrl-C would have no effect until the call returns. While a call waits, the library
- * therefore calls a check every 50 ms, which runs the handlers.
+ * Python runs signal handlers in the main thread, between two bytecode instructions. No instruction ends while a call
+ * waits in the library, so Ctrl-C would have no effect until the call returns. The library therefore calls a check
+ * every 50 ms while a call waits; the check runs the handlers.
  */
 #include "native.h"
 
@@ -94,7 +94,7 @@ static PyObject *native_waiting(PyObject *module, PyObject *args)
 
 /*
  * Call the function `self`. If the main thread waits in the library, an exception of the function also ends this wait:
- * a signal handler may have raised the exception, because Python runs handlers at any step of the interpreter.
+ * a signal handler may have raised the exception, because Python runs handlers between any two instructions.
  */
 static PyObject *heard(PyObject *self, PyObject *args)
 {
@@ -106,7 +106,7 @@ static PyObject *heard(PyObject *self, PyObject *args)
 		PyErr_Fetch(&waits->type, &waits->value, &waits->trace);
 	else if (!waits && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
 		PyErr_Clear();
-		PyErr_SetInterrupt(); /* raise it in the program, at the next step of the interpreter */
+		PyErr_SetInterrupt(); /* raise it in the program, at the next bytecode instruction */
 	} else
 		return NULL;
 	Py_RETURN_NONE;
