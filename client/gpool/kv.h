@@ -504,7 +504,7 @@ struct gpool_kv_growth {
 	/*
 	 * The policy: set *victim to the number of a running sequence of this cache that is to be preempted next.
 	 * 0: the one that gpool_kv_preempt() would select. `sequence` itself: none. A negative code ends the call,
-	 * which returns it. The cache is not locked meanwhile; gpool_kv_oom_info() returns the numbers of missing
+	 * which returns it. The cache is not locked during this call; gpool_kv_oom_info() returns the numbers of missing
 	 * blocks. NULL: always 0
 	 */
 	int (*choose)(void *context, uint64_t sequence, uint64_t *victim);
@@ -1215,8 +1215,8 @@ GPOOL_API int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t seque
  * group in all of their caches, as gpool_kv_group_preempt(), while blocks or pages are missing.
  *
  * @growth:  as for gpool_kv_grow(). The policy chooses among the sequences of the group, and the group is not locked
- *           meanwhile; gpool_kv_group_oom_info() returns the cache that lacks blocks, and its numbers. A group discards
- *           content, so GPOOL_KV_GROW_OFFLOAD is not supported
+ *           during its call; gpool_kv_group_oom_info() returns the cache that lacks blocks, and its numbers. A group
+ *           discards content, so GPOOL_KV_GROW_OFFLOAD is not supported
  * @member, @slot: as for gpool_kv_group_append()
  * @victims: as for gpool_kv_grow()
  *

@@ -51,7 +51,7 @@ class RangeInfo(NamedTuple):
     handle_pages: int
     """pages per driver handle"""
     offered_pages: int
-    """of the committed pages; includes pages that the agent has taken meanwhile"""
+    """of the committed pages; includes pages that the agent has taken in the meantime"""
 
 
 class Range(_native.Range, Closing):
@@ -214,7 +214,7 @@ class Range(_native.Range, Closing):
         committed. Return the object, pinned once if it can be pinned.
 
         Object.close() ends the mapping.
-        Raises NotFound; Stale: it was evicted meanwhile; Busy: a page there is in use; Asleep; Error with EINVAL: it
+        Raises NotFound; Stale: it has been evicted; Busy: a page there is in use; Asleep; Error with EINVAL: it
         does not fit, or is mutable; EACCES.
         Cost: one request to the agent, a mapping for each page.
         """

@@ -103,7 +103,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
                 check_ipc_quant_support(model)
                 made = publish(pool, name, model, memory_class=ObjectClass.EPHEMERAL, private=settings.private)
             except Stale:
-                continue  # another engine has published them meanwhile
+                continue  # another engine has published them in the meantime
             except (Error, RuntimeError) as error:
                 logger.warning("gpool: the weights are not shared: %s", error)
                 return model
@@ -130,7 +130,7 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
                 private = _settings(self._own, config).private
                 publish(pool, opened.name, model, memory_class=ObjectClass.EPHEMERAL, private=private).close()
             except Stale:
-                pass  # another engine has published them meanwhile
+                pass  # another engine has published them in the meantime
             finally:
                 now.restore()
 
