@@ -148,8 +148,8 @@ int gpu_errno(CUresult result);
 __attribute__((format(printf, 3, 4))) int cuda_fail(
 	const struct cuda_driver *driver, CUresult result, const char *format, ...);
 /*
- * cuda_context_push() - make the device's context, if it has one, current in this thread, and permit calls that would
- * otherwise fail, and make captures invalid, while a graph is captured from any stream. Must not be nested.
+ * cuda_context_push() - make the device's context, if it has one, current in this thread. Also permit calls that would
+ * otherwise fail and make captures invalid while a graph is captured from any stream. Must not be nested.
  * cuda_context_pop() - undo this.
  */
 int cuda_context_push(struct gpu_cuda *cuda);

@@ -559,7 +559,7 @@ static int text_read(const char *path, int fd, char *text, size_t room, size_t *
 	} while (got > 0 || (got < 0 && errno == EINTR));
 	if (got < 0)
 		return config_fail(error, -errno, "cannot read configuration file '%s': %s", path, strerror(errno));
-	*bytes = used; /* a file that grows meanwhile is cut, and refused as incomplete */
+	*bytes = used; /* a file that grows in the meantime is cut, and refused as incomplete */
 	return 0;
 }
 

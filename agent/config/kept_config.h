@@ -1,6 +1,6 @@
 /*
  * kept_config.h - the configuration in effect, as text that the keeper holds. Every agent starts with it rather than
- * with a file that may have been changed or damaged meanwhile. The keeper writes the first text, and each reload
+ * with a file that may have been changed or damaged in the meantime. The keeper writes the first text, and each reload
  * replaces it.
  */
 #ifndef GPOOL_AGENT_KEPT_CONFIG_H

@@ -392,7 +392,7 @@ static const struct tenant *tenant_find(const struct pool *pool, const char *nam
 	return NULL;
 }
 
-/* Return a counter. It is negative if a worker has reduced its own counter meanwhile. */
+/* Return a counter. It is negative if a worker has reduced its own counter in the meantime. */
 static uint64_t counted(uint64_t count)
 {
 	return (int64_t)count < 0 ? 0 : count;

@@ -52,7 +52,7 @@ static int lock_busy(struct directory *directory)
 
 /*
  * Try to lock the pid file. Return -ESTALE if the locked file no longer has this name, because its owner has removed it
- * meanwhile.
+ * in the meantime.
  */
 static int lock_once(struct directory *directory)
 {

@@ -69,7 +69,7 @@ static int gpu_failed(struct mover_lane *lane, const char *what)
 	return -EIO;
 }
 
-/* Copy a page and wait. Other lanes continue meanwhile. */
+/* Copy a page and wait. Other lanes continue in the meantime. */
 static int lane_copy(struct mover_lane *lane, uint64_t to, uint64_t from)
 {
 	int error = gpu_copy(lane->gpu, to, from, lane->window->page_bytes, lane->stream);

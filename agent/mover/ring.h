@@ -17,8 +17,8 @@
  *
  * The gate determines which process may handle jobs. Before a mover reads any job, it enters by a compare-and-swap that
  * stores its number in the gate. If no mover has served for mover.patience, the agent shuts the gate and takes back the
- * jobs that no mover will execute (docs/internals/agent.md, "No mover"). A mover that starts meanwhile waits for the
- * bell `work`. Only the agent that shut the gate, or its successor, opens it.
+ * jobs that no mover will execute (docs/internals/agent.md, "No mover"). A mover that starts in the meantime waits for
+ * the bell `work`. Only the agent that shut the gate, or its successor, opens it.
  *
  * The page and slots of a job must not be changed by others from QUEUED until the result is read: a page that is
  * spilled twice must have the same content both times. While a mover runs, no hole may be punched in the file of the

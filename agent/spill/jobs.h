@@ -8,7 +8,7 @@
  * none has served for mover.patience, or if movers have died repeatedly with the same jobs for that time. Saves and
  * loads then fail, and no new ones are begun until a mover serves. Pages to be cleared keep waiting, since they must
  * not be leased uncleared. docs/internals/agent.md, "No mover", explains why this is safe, and the state that an agent
- * leaves when it dies meanwhile.
+ * leaves when it dies in the meantime.
  */
 #ifndef GPOOL_AGENT_JOBS_H
 #define GPOOL_AGENT_JOBS_H

@@ -63,7 +63,7 @@ static uint64_t victim_next(const struct gpool_kv_group *group, uint64_t sequenc
 
 /*
  * Ask the policy, without the lock. *victim is the sequence itself if none is to be preempted. Return: 0, an error of
- * the policy or its choice, or of the sequence, which may have ended meanwhile.
+ * the policy or its choice, or of the sequence, which may have ended in the meantime.
  */
 static int victim_choose(struct gpool_kv_group *group, const struct growing *growing, uint64_t *victim)
 {

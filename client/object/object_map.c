@@ -64,7 +64,7 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 	if (!error)
 		error = gpu_access(
 			pool->gpu, begin, at - begin, object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
-	/* If it was evicted meanwhile, the agent may have refused the descriptors, or its pages have other content. */
+	/* If it has been evicted since, the agent may have refused the descriptors, or its pages have other content. */
 	if (object->by_pins && object_is_gone(object))
 		error = fail(-ENOENT, "object '%s' was evicted while it was being opened", object->name);
 	if (!error) {

@@ -337,8 +337,8 @@ static void idle_look(struct background_task *task)
 	vpmm_slack_shrink(vpmm);
 	offer_look(vpmm);
 	/*
-	 * Set `asleep` before the check. If a small allocation is freed meanwhile, either the check finds it, or the
-	 * thread that freed it sees `asleep` and wakes the task.
+	 * Set `asleep` before the check. If a small allocation is freed in the meantime, either the check finds it, or
+	 * the thread that freed it sees `asleep` and wakes the task.
 	 */
 	atomic_store(&vpmm->asleep, true);
 	if (vpmm->touched || is_unsettled(vpmm))

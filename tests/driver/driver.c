@@ -363,7 +363,7 @@ CUresult call_enter(const char *name, unsigned needs)
 	thread_calls[call]++;
 	call_now = call;
 	call_began = began;
-	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
+	/* The lock is held during the wait: the driver's own calls exclude each other as well. */
 	if (settings.delay && us) {
 		wait = (struct timespec){.tv_nsec = us * 1000};
 		nanosleep(&wait, NULL);

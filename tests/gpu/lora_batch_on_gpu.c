@@ -116,7 +116,7 @@ static void apply(const struct model *model)
 	}
 }
 
-/* The capture uses its own stream, since other threads of this process load adapters meanwhile. */
+/* The capture uses its own stream, since other threads of this process load adapters in the meantime. */
 static void capture(struct model *model)
 {
 	enum { THREAD_LOCAL = 1 };

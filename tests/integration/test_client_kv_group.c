@@ -2,7 +2,7 @@
  * test_client_kv_group.c - sequences that extend over several KV caches.
  *
  * Goal: each cache contains its range of a sequence's tokens, with their content, across forks, preemptions, and
- * appends that cross the border between ranges. A call that one cache refuses changes nothing in any cache. Invalid
+ * appends that cross the boundary between ranges. A call that one cache refuses changes nothing in any cache. Invalid
  * arguments are refused.
  *
  * Method: three pools with caches of different sizes, so that each cache refuses calls at times. The tests are
@@ -156,7 +156,7 @@ static void test_ranges(void **state)
 	assert_int_equal(span_of(sequence, 1).tokens, 5);
 	assert_int_equal(span_of(sequence, 1).blocks, 2);
 	assert_true(span_of(sequence, 2).sequence == 0);
-	/* Append across the next border and by more than a range into the last cache. */
+	/* Append across the next boundary and by more than a range into the last cache. */
 	assert_int_equal(gpool_kv_group_append(group, sequence, 2 * RANGE + 30, &member, &slot), 0);
 	assert_int_equal(member, 1);
 	assert_int_equal(span_of(sequence, 1).tokens, RANGE);
@@ -233,7 +233,7 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(span_of(other, 0).tokens, RANGE);
 	assert_int_equal(gpool_kv_group_append(group, other, 16, NULL, NULL), 0);
 	assert_int_equal(counts(1).free_blocks, 0);
-	/* Append across two borders at once: the second cache has no room, so the third cache gets no tokens. */
+	/* Append across two boundaries at once: the second cache has no room, so the third cache gets no tokens. */
 	assert_int_equal(gpool_kv_group_append(group, other, 2 * RANGE, NULL, NULL), -ENOSPC);
 	assert_int_equal(counts(2).used_blocks, 1);
 	assert_true(span_of(other, 2).sequence == 0);

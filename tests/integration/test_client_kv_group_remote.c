@@ -2,8 +2,8 @@
  * test_client_kv_group_remote.c - sequences that extend over caches of several processes.
  *
  * Goal: each worker process has its range of a sequence's tokens, across forks, preemptions, and appends that cross the
- * border between ranges. A call that a worker refuses changes nothing in any process. Growth preempts sequences in all
- * processes, by order or policy, and no more than needed. Without a worker, calls that need
+ * boundary between ranges. A call that a worker refuses changes nothing in any process. Growth preempts sequences in
+ * all processes, by order or policy, and no more than needed. Without a worker, calls that need
  * it fail, and the others succeed. No bytes of an order or an answer can do harm.
  *
  * Method: the first cache is in the test's process, the others in workers that execute orders from a socket; or all are
@@ -227,7 +227,7 @@ static void test_ranges(void **state)
 	group_start(16);
 	sequence = grouped(RANGE - 1, 0);
 	assert_int_equal(span_of(sequence, 1).sequence, 0);
-	/* The append crosses the border. */
+	/* The append crosses the boundary. */
 	assert_int_equal(gpool_kv_group_append(group, sequence, 3, &member, &slot), 0);
 	assert_int_equal(member, 0);
 	assert_int_equal(gpool_kv_group_append(group, sequence, 50, &member, &slot), 0);
@@ -414,7 +414,7 @@ static int choose(void *context, uint64_t sequence, uint64_t *victim)
 	assert_ptr_equal(context, &policy);
 	assert_int_equal(*victim, 0);
 	policy.calls++;
-	/* The group can be used meanwhile. */
+	/* The group can be used in the meantime. */
 	assert_int_equal(gpool_kv_group_oom_info(group, &policy.member, &need), 0);
 	if (policy.end)
 		assert_int_equal(gpool_kv_group_free(group, sequence), 0);

@@ -193,7 +193,7 @@ static int choose(void *context, uint64_t sequence, uint64_t *victim)
 	assert_ptr_equal(context, &policy);
 	assert_int_equal(sequence, policy.sequence);
 	assert_int_equal(*victim, 0);
-	/* The cache can be used meanwhile. */
+	/* The cache can be used in the meantime. */
 	policy.missing = shortage().needed_blocks;
 	if (policy.end)
 		assert_int_equal(gpool_kv_free(kv, sequence), 0);
@@ -255,7 +255,7 @@ static void test_policy(void **state)
 	assert_int_equal(grow(low, 1, &growth), -EINVAL);
 	assert_true(runs(middle));
 	assert_int_equal(info_of(low).tokens, 48 * BLOCK_TOKENS);
-	/* The sequence ends meanwhile. */
+	/* The sequence ends in the meantime. */
 	growth = policy_of(low, middle, 0);
 	policy.end = true;
 	assert_int_equal(grow(low, 1, &growth), -ESTALE);

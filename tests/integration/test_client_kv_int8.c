@@ -518,7 +518,7 @@ static void test_offload(void **state)
 					spilled() - before >= info.pool_pages));
 			AWAIT(moving() == 0);
 		}
-		/* Others use the blocks meanwhile. */
+		/* Others use the blocks in the meantime. */
 		assert_int_equal(gpool_kv_free(kv, written(TOKENS, 12)), 0);
 		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 		settle();

@@ -394,7 +394,7 @@ static bool has_no_copies_to_make(struct gpool_lora *set)
 	return none;
 }
 
-/* The option of a set has precedence. A copy that another engine has made meanwhile is not made again. */
+/* The option of a set has precedence. A copy that another engine has made in the meantime is not made again. */
 static void test_idle_ms(void **state)
 {
 	static const char *const arguments[] = {"--pool", POOL, "--pool",

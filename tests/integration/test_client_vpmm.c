@@ -317,7 +317,7 @@ static void test_small_reservations(void **state)
 		at[i] = take(3, s);
 		fill(s, at[i], 3, (uint32_t)i);
 	}
-	/* Each reservation contains two allocations. None crosses a border, even if reservations are adjacent. */
+	/* Each reservation contains two allocations. None crosses a boundary, even if reservations are adjacent. */
 	assert_int_equal(pool_pages(), 12);
 	assert_int_equal(totals().reserved_bytes, 16 * PAGE_BYTES);
 	assert_int_equal(totals().hole_regions, 2);

@@ -422,7 +422,7 @@ static void test_hanging_worker(void **state)
 
 static _Atomic bool stop;
 
-/* Move the border between two adjacent regions of 20 pages in total. */
+/* Move the boundary between two adjacent regions of 20 pages in total. */
 static void *border_moves(void *argument)
 {
 	struct region_row low = {.address = BASE, .state = REGION_ROW_ALLOCATED}, high = {.state = REGION_ROW_FREE};

@@ -224,7 +224,7 @@ static void shared_unmap(struct thread *thread, struct ranges_state *state, uint
 	if (!delete)
 		return;
 	error = gpool_object_delete(thread->worker->pool, shared_name(state->names[page], text), 0);
-	/* -ETIMEDOUT: the agent was killed or stopped meanwhile. */
+	/* -ETIMEDOUT: the agent was killed or stopped in the meantime. */
 	if (error && error != -ENOENT && error != -EPERM && error != -ETIMEDOUT)
 		call_refuse(thread->worker, "gpool_object_delete()", error);
 }

@@ -1,7 +1,7 @@
 /*
  * test_kv_blocks.c - the block numbers of a KV cache: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are correct at all sizes and at word borders. Blocks are in use, cached,
+ * Goal: the lowest member and the next one are correct at all sizes and at word boundaries. Blocks are in use, cached,
  * free or in a hole; chunks are held, offered or holes; and the counts agree.
  *
  * Method: edge cases, and random steps compared with plain arrays.

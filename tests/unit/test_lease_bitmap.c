@@ -2,8 +2,8 @@
  * test_lease_bitmap.c - lease bitmaps.
  *
  * Goal: pages in a lease bitmap are never lost or claimed twice, and best fit and first fit find existing runs. Method:
- * each call is compared with a plain array of booleans, at word borders and at random. Then threads claim and put runs
- * at the same time and stamp their pages, so that a page with two owners is detected.
+ * each call is compared with a plain array of booleans, at word boundaries and at random. Then threads claim and put
+ * runs at the same time and stamp their pages, so that a page with two owners is detected.
  */
 #include "shm/lease_bitmap.h"
 
@@ -82,7 +82,7 @@ static void test_best_fit_takes_the_shortest_run(void **state)
 	(void)state;
 	clear();
 	lease_put(bits, 0, 20);
-	lease_put(bits, 62, 6); /* crosses a word border */
+	lease_put(bits, 62, 6); /* crosses a word boundary */
 	lease_put(bits, 128, 64);
 	lease_put(bits, 200, 5);
 	assert_true(lease_take_run(bits, NULL, PAGES, 6, false, &first));

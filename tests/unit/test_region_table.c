@@ -256,7 +256,7 @@ static void region_write(uint32_t index)
 	region_table_set(writer, &numbers[index], &region);
 }
 
-/* Move the border between two regions. Occasionally end one and let it begin again. */
+/* Move the boundary between two regions. Occasionally end one and let it begin again. */
 static void space_change(uint64_t *random)
 {
 	uint32_t border, room;

@@ -200,7 +200,7 @@ static int unusable(struct cycles *cycles, double *percent)
 		return error;
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	while ((error = gpool_alloc(cycles->pool, largest, &options, &block)) == -ENOSPC) {
-		/* Queried each time, because the agent may take pages back meanwhile. */
+		/* Queried each time, because the agent may take pages back in the meantime. */
 		gpool_oom_info(cycles->pool, &shortage);
 		largest = largest > shortage.free ? shortage.free : largest - 1;
 		if (!largest)

@@ -190,7 +190,7 @@ class Processes:
         self.process.kill()  # it might not lead its session yet
         while running := self._running():
             for descriptor in running:
-                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             for descriptor in running:
                 select.select([descriptor], [], [])

@@ -6,8 +6,8 @@
  * idle time has passed since it was last acquired. With limits, the residency policy decides the copies in host memory
  * instead.
  *
- * Copies are made from files, so an adapter may be used or evicted meanwhile. All functions are called under the lock;
- * only later_take() releases it.
+ * Copies are made from files, so an adapter may be used or evicted in the meantime. All functions are called under the
+ * lock; only later_take() releases it.
  */
 #ifndef GPOOL_CLIENT_LORA_LATER_H
 #define GPOOL_CLIENT_LORA_LATER_H
