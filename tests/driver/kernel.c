@@ -59,15 +59,25 @@ static void handlers_install(void)
 	sigaction(SIGBUS, &action, &before[1]);
 }
 
+/* Return the size of the arguments that a kernel reads: the items after the last one of a list are not initialized. */
+static uint64_t arguments_bytes(const struct operation *operation)
+{
+	const struct block_copy_args *list = (const void *)operation->staged;
+
+	if (operation->kernel != GPU_KERNEL_BLOCK_COPY || list->count > BLOCK_COPY_ITEMS_MAX)
+		return operation->bytes;
+	return offsetof(struct block_copy_args, items) + list->count * sizeof(*list->items);
+}
+
 /*
  * Convert each argument that may be an address, if it refers to registered host memory; return false if the device
  * cannot access it there. Addresses that a kernel reads from memory are not seen.
  */
-static bool arguments_convert(void *arguments, uint64_t bytes)
+static bool arguments_convert(const struct operation *operation)
 {
-	uint64_t *values = arguments;
+	uint64_t *values = (void *)operation->staged;
 
-	for (uint64_t i = 0; i < bytes / sizeof(*values); i++)
+	for (uint64_t i = 0; i < arguments_bytes(operation) / sizeof(*values); i++)
 		if (!memory_for_kernel(&values[i]))
 			return false;
 	return true;
@@ -80,7 +90,7 @@ void kernel_run(int device, const struct operation *operation)
 	struct gpu_shape shape = {.block = operation->block, .shared_bytes = operation->shared_bytes};
 	volatile bool fine = true;
 
-	if (!arguments_convert(operation->staged, operation->bytes)) {
+	if (!arguments_convert(operation)) {
 		driver_fault(CUDA_ERROR_ILLEGAL_ADDRESS, "kernel %s: an argument is an address of the host",
 			kernels[operation->kernel].name);
 		return;
