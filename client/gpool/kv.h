@@ -504,8 +504,8 @@ struct gpool_kv_growth {
 	/*
 	 * The policy: set *victim to the number of a running sequence of this cache that is to be preempted next.
 	 * 0: the one that gpool_kv_preempt() would select. `sequence` itself: none. A negative code ends the call,
-	 * which returns it. The cache is not locked during this call; gpool_kv_oom_info() returns the numbers of missing
-	 * blocks. NULL: always 0
+	 * which returns it. The cache is not locked during this call; gpool_kv_oom_info() returns the numbers of
+	 * missing blocks. NULL: always 0
 	 */
 	int (*choose)(void *context, uint64_t sequence, uint64_t *victim);
 	void *context;

@@ -36,10 +36,11 @@ enum gpool_lora_element {
 enum {
 	/*
 	 * Store adapters as int8 in cache_dir and warm, with one scale for 128 columns, if this changes their outputs
-	 * by at most 1.5 %. An adapter stored as int8 takes half the disk space, host memory and read time. At least one
-	 * of cache_dir and warm is required. The first load of an adapter measures the loss. From this load on, the pool
-	 * contains the restored int8 weights, so that the weights from every source are bit-identical. Without the flag,
-	 * and for adapters with a larger loss, the weights are those of the files, rounded to the element type.
+	 * by at most 1.5 %. An adapter stored as int8 takes half the disk space, host memory and read time. At least
+	 * one of cache_dir and warm is required. The first load of an adapter measures the loss. From this load on,
+	 * the pool contains the restored int8 weights, so that the weights from every source are bit-identical.
+	 * Without the flag, and for adapters with a larger loss, the weights are those of the files, rounded to the
+	 * element type.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */

@@ -394,8 +394,8 @@ static void test_watermarks_keep_guaranteed_pages(void **state)
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
 	/*
-	 * 50 of 64 pages are in use, which is 78 %. The four blocks of `other` are unpinned after the owner's blocks, so
-	 * an eviction that takes them could have taken the owner's blocks too.
+	 * 50 of 64 pages are in use, which is 78 %. The four blocks of `other` are unpinned after the owner's blocks,
+	 * so an eviction that takes them could have taken the owner's blocks too.
 	 */
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin(other, &unpinned[i]), 0);
