@@ -105,8 +105,9 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 		physical->arena = false; /* a single handle has its own file */
 	if (error) {
 		log_error(
-			"cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size",
-			plan->pool, gpu_error_text());
+			"cannot export the memory of pool '%s', which needs %u descriptors: %s; raise RLIMIT_NOFILE or "
+			"choose a larger handle_size",
+			plan->pool, physical->arena && !plan->separate ? 1 : plan->handle_count, gpu_error_text());
 		goto destroy;
 	}
 	if (plan->huge)
