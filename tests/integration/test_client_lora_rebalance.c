@@ -301,22 +301,12 @@ static void test_budgets(void **state)
 
 static char config_path[128];
 
-static void config_write(const char *text)
-{
-	FILE *file = fopen(config_path, "we");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	harness_config_apply(config_path);
-}
-
 static void threshold_reload(const char *text)
 {
 	const struct msg_reload_request request = {0};
 	struct msg_done_reply done;
 
-	config_write(text);
+	harness_config_write(config_path, text);
 	ASK(reload_request, &request, done_reply, &done);
 	if (!strstr(done.text, "adapters.compression_threshold"))
 		fail_msg("the reload reports: %s", done.text);
@@ -353,7 +343,7 @@ static void test_compression_threshold(void **state)
 	(void)state;
 	strcpy(config_path, "/tmp/gpool-threshold-XXXXXX");
 	close(mkstemp(config_path));
-	config_write(THRESHOLD("1h"));
+	harness_config_write(config_path, THRESHOLD("1h"));
 	engine_start_with(arguments, "warm", 1);
 	for (int i = 0; i < 3; i++)
 		ids[i] = small_one();

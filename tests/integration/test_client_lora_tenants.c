@@ -66,23 +66,13 @@ static void side_open(struct side *side, const char *tenant_name, uint32_t flags
 
 static char config_path[128];
 
-static void config_write(const char *text)
-{
-	FILE *file = fopen(config_path, "we");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	harness_config_apply(config_path);
-}
-
 static void start_sides(const char *config, uint32_t flags)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
 
 	engine_adapters_begin();
 	snprintf(config_path, sizeof(config_path), "%s/gpoold.conf", engine_folder);
-	config_write(config);
+	harness_config_write(config_path, config);
 	start(arguments);
 	adapter = engine_adapter(24, SAFETENSORS_F16);
 	side_open(&red, "red", flags);
@@ -425,7 +415,7 @@ static void reload(const char *config)
 	const struct msg_reload_request request = {0};
 	struct msg_done_reply done;
 
-	config_write(config);
+	harness_config_write(config_path, config);
 	ASK(reload_request, &request, done_reply, &done);
 	if (!strstr(done.text, "tenants.blue.adapters"))
 		fail_msg("the reload reports: %s", done.text);

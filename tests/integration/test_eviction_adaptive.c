@@ -45,23 +45,13 @@ static struct harness harness;
 static struct gpool *pool;
 static char config_path[] = "/tmp/gpool-adaptive-XXXXXX";
 
-static void config_write(const char *text)
-{
-	FILE *file = fopen(config_path, "we");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	harness_config_apply(config_path);
-}
-
 static void start(const char *config)
 {
 	const char *const arguments[] = {"--config", config_path, NULL};
 	struct gpool_options options;
 
 	alarm(STUCK_SECONDS);
-	config_write(config);
+	harness_config_write(config_path, config);
 	harness_start(&harness, arguments);
 	options = harness_options(&harness);
 	options.magazine = 1;
@@ -88,7 +78,7 @@ static void reload(const char *config)
 	struct gpool *admin;
 	int length = msg_encode_reload_request(&request, 0, NULL, message, sizeof(message));
 
-	config_write(config);
+	harness_config_write(config_path, config);
 	options.flags = GPOOL_OPEN_ADMIN;
 	assert_int_equal(gpool_open(&options, &admin), 0);
 	assert_true(pool_request(admin, message, (size_t)length, answer, sizeof(answer), ANSWER_MS, NULL) > 0);

@@ -32,16 +32,6 @@
 
 static char config_path[64];
 
-static void config_write(const char *text)
-{
-	FILE *file = fopen(config_path, "we");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	harness_config_apply(config_path);
-}
-
 #define POOLS_OF(size) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"" size \
 	"\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
@@ -72,7 +62,7 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 		const char *const arguments[] = {"--config", config_path, "--dir", directory, NULL};
 		pid_t pid;
 
-		config_write(wrongs[i].text);
+		harness_config_write(config_path, wrongs[i].text);
 		pid = gpoold_spawn(log, arguments);
 		assert_int_equal(status_of(pid), 2 << 8);
 		assert_int_equal(group_count(pid), 0);
@@ -106,7 +96,7 @@ static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
 	snprintf(config_path, sizeof(config_path), "%s/conf", base);
-	config_write(
+	harness_config_write(config_path,
 		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"1%\"; page_size = \"512KB\"; } );\n"
 		"tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"900GiB\"; limit = \"2000GiB\"; } );\n");
 	pid = gpoold_spawn(log, arguments);
@@ -126,7 +116,7 @@ static void start_config(const char *text)
 	const char *arguments[] = {"--config", config_path, NULL};
 
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
-	config_write(text);
+	harness_config_write(config_path, text);
 	start(arguments);
 }
 
@@ -188,7 +178,8 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	assert_int_equal(status()->pools[0].evicted_pages, 0);
 
 	/* Reload by signal: the watermarks, a limit and a new tenant are applied, the size is not. */
-	config_write(POOLS_OF("64MiB") EAGER
+	harness_config_write(config_path,
+		POOLS_OF("64MiB") EAGER
 		"tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS ", " TWO " );\n");
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
 	await_reload_event(text);
@@ -205,8 +196,9 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	assert_true(count_there(pool, blocks, 40) < 40);
 
 	/* Reload by request: nothing has changed, and tenants in another order keep their state and names. */
-	config_write(POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
-					     ", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
+	harness_config_write(config_path,
+		POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
+					", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
 	assert_int_equal(reload(text), 0);
 	assert_non_null(strstr(strstr(text, "requires a restart"), "tenants"));
 	assert_int_equal(tenant("one")->limit_pages, 30);
@@ -221,9 +213,10 @@ static void test_a_broken_file_changes_nothing(void **state)
 
 	(void)state;
 	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
-	config_write(POOLS_OF(
-		"32MiB") "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; }, " OTHERS " );\n"
-			 "eviction = { start = \"often\"; };\n");
+	harness_config_write(config_path,
+		POOLS_OF("32MiB") "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; }, " OTHERS
+				  " );\n"
+				  "eviction = { start = \"often\"; };\n");
 	assert_int_not_equal(reload(text), 0);
 	snprintf(place, sizeof(place), "%s:3", config_path);
 	assert_non_null(strstr(text, place));
@@ -241,7 +234,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	unlink(config_path);
 	assert_int_not_equal(reload(text), 0);
 	assert_int_equal(tenant("one")->limit_pages, 40);
-	config_write(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
+	harness_config_write(config_path, POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
 	assert_int_equal(reload(text), 0);
 }
 
@@ -255,7 +248,8 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 
 	(void)state;
 	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
-	config_write(POOLS_OF("64MiB") CALM
+	harness_config_write(config_path,
+		POOLS_OF("64MiB") CALM
 		"tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"100 pages\"; }, " OTHERS " );\n");
 	reload(text);
 	minima = tenant("one")->minimum_pages;
@@ -280,7 +274,7 @@ static void test_an_admin_needs_no_tenant(void **state)
 	(void)state;
 	alarm(STUCK_SECONDS);
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
-	config_write(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " TWO " );\n");
+	harness_config_write(config_path, POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " TWO " );\n");
 	harness_start(&harness, arguments);
 	unlink(config_path);
 	options = harness_options(&harness);

@@ -43,22 +43,12 @@ static struct gpool *red, *blue;
 	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = " \
 	"\"rose\"; } );\n"
 
-static void config_write(const char *text)
-{
-	FILE *file = fopen(config_path, "we");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	harness_config_apply(config_path);
-}
-
 static void start_config(const char *text)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
 
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-trust-%d.conf", (int)getpid());
-	config_write(text);
+	harness_config_write(config_path, text);
 	start(arguments);
 }
 
@@ -525,7 +515,7 @@ static void test_grace_after_a_death(void **state)
 	/* The next agent does not trust it either. */
 	killed("gpoold-agent");
 	AWAIT(pages_in(PAGE_QUARANTINED) > 0);
-	config_write(POOLS CALM APART);
+	harness_config_write(config_path, POOLS CALM APART);
 	{
 		const struct msg_reload_request request = {0};
 		struct msg_done_reply done;
@@ -732,7 +722,7 @@ static void test_one_domain_costs_nothing(void **state)
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->release_serial), 0);
 	/* A second domain requires a restart. */
-	config_write(POOLS CALM APART);
+	harness_config_write(config_path, POOLS CALM APART);
 	{
 		const struct msg_reload_request request = {0};
 		struct msg_done_reply done;

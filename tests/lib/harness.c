@@ -67,7 +67,8 @@ static void backend_replace(char *to, size_t size, const char *text, const char 
 	strcpy(to + used, text);
 }
 
-void harness_config_apply(const char *path)
+/* Write this back end to a configuration file. */
+static void config_apply(const char *path)
 {
 	static char text[CONFIG_MAX], replaced[CONFIG_MAX];
 	FILE *file = fopen(path, "re");
@@ -84,12 +85,23 @@ void harness_config_apply(const char *path)
 	}
 }
 
+void harness_config_write(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	if (!file || fputs(text, file) < 0 || fclose(file)) {
+		fprintf(stderr, "cannot write '%s'\n", path);
+		exit(1);
+	}
+	config_apply(path);
+}
+
 const char *harness_argument(const char *before, const char *argument)
 {
 	char *text;
 
 	if (!strcmp(before, "--config"))
-		harness_config_apply(argument);
+		config_apply(argument);
 	if (strcmp(before, "--pool"))
 		return argument;
 	text = malloc(POOL_TEXT_MAX);

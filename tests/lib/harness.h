@@ -58,8 +58,8 @@ void harness_kill(struct harness *harness);
 
 /* harness_backend() - return the back end of the pools: "host" or "cuda". */
 const char *harness_backend(void);
-/* harness_config_apply() - write this back end to a configuration file, which a test has written. */
-void harness_config_apply(const char *path);
+/* harness_config_write() - write a configuration with this back end; end the program on failure. */
+void harness_config_write(const char *path, const char *text);
 /*
  * harness_argument() - return an argument for gpoold with this back end, in the process that will execute gpoold:
  * `argument` or, if the argument before it is --pool, another text. The file of --config is changed. harness_start()
