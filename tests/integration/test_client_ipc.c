@@ -773,7 +773,7 @@ static void test_many_by_event(void **state)
 		assert_int_equal(gpool_fence_wait(ours, fences[0], END_MS), 0);
 		closed(fences[0]);
 	}
-	assert_int_equal(descriptors(), before);
+	AWAIT(descriptors() == before);
 	/* The events of a process that has ended are freed. */
 	exporter_kill(&exporter);
 	exporter = exporter_start("");
@@ -782,7 +782,8 @@ static void test_many_by_event(void **state)
 		handles[i] = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 		fences[i] = imported(&handles[i]);
 	}
-	assert_true(descriptors() <= before);
+	/* The double of the driver opens a file for a moment when the polling thread queries an event. */
+	AWAIT(descriptors() <= before);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	for (int i = 0; i < EXPORT_EVENTS; i++)
 		closed(fences[i]);
