@@ -718,21 +718,36 @@ static int upgrade(const struct gpool_options *options)
 	return error;
 }
 
+/* The previous agent answers before it exits, and serves until then. */
+static int successor_await(const struct gpool *pool, uint64_t incarnation, int timeout_ms)
+{
+	for (int waited = 0; waited < timeout_ms; waited += AWAIT_STEP_MS) {
+		if (atomic_load(&pool->segment.header->incarnation) != incarnation)
+			return 0;
+		poll(NULL, 0, AWAIT_STEP_MS);
+	}
+	return -ETIMEDOUT;
+}
+
 static int round_of_upgrade(const char *where, int timeout_ms)
 {
 	struct gpool_options options = options_of(where, timeout_ms);
 	struct gpool_block block, more;
+	uint64_t incarnation;
 	struct gpool *pool;
 	int error;
 
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
+	incarnation = atomic_load(&pool->segment.header->incarnation);
 	error = gpool_alloc(pool, PAGES / 4, NULL, &block);
 	if (!error)
 		error = fill_and_verify(pool, &block, 7);
 	if (!error)
 		error = upgrade(&options);
+	if (!error)
+		error = successor_await(pool, incarnation, timeout_ms);
 	if (!error)
 		error = verify(pool, &block, 7);
 	if (!error)
