@@ -22,18 +22,20 @@
  */
 static int answer_await(int answer, int signals)
 {
+	bool signaled = false;
+
 	for (;;) {
 		struct pollfd look[] = {{answer, POLLIN, 0}, {signals, POLLIN, 0}};
 		sigset_t pending;
 
-		if (poll(look, 2, -1) < 0 && errno != EINTR)
+		/* A pending SIGCHLD, which remains pending, would end each poll at once. */
+		if (poll(look, signaled ? 1 : 2, signaled ? 10 : -1) < 0 && errno != EINTR)
 			return -errno;
 		if (look[0].revents)
 			return 0;
 		if (sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
 			return -EINTR;
-		/* The pending signal is SIGCHLD of the child, which has also closed its pipe. */
-		poll(look, 1, 10);
+		signaled = true;
 	}
 }
 
