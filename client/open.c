@@ -209,7 +209,9 @@ static int attach_ask(struct attaching *a, int fds[3])
 		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : -EPROTO;
 	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
 	if (length < 0)
-		return length == -EPIPE || length == -ECONNRESET ? -EPIPE : refusal(length);
+		return length == -EPIPE || length == -ECONNRESET ? -EPIPE
+			: length == -ETIMEDOUT ? fail(length, "the agent did not answer within %d ms", timeout_ms)
+					       : refusal(length);
 	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
 		error = -EPROTO;
 	else if (a->reply.error) {
@@ -298,7 +300,8 @@ static int device_open(struct attaching *a)
 	if (!ops) {
 		pool_log(pool, POOL_LOG_ERROR, "cannot open pool '%s': this library has no back end '%s'",
 			a->reply.pool, a->reply.backend);
-		return -ENODEV;
+		return fail(-ENODEV, "cannot open pool '%s': this library has no back end '%s'", a->reply.pool,
+			a->reply.backend);
 	}
 	index = gpu_device_find(ops, a->reply.device);
 	error = index < 0 ? index : gpu_open(ops, index, 0, &pool->gpu);
@@ -309,7 +312,8 @@ static int device_open(struct attaching *a)
 	if (error) {
 		pool_log(pool, POOL_LOG_ERROR, "cannot open device '%s' of back end '%s': %s", a->reply.device,
 			a->reply.backend, gpu_error_text());
-		return error == -ENOMEM ? -ENOMEM : -ENODEV;
+		return fail(error == -ENOMEM ? -ENOMEM : -ENODEV, "cannot open device '%s' of back end '%s': %s",
+			a->reply.device, a->reply.backend, gpu_error_text());
 	}
 	pool->capabilities = info.capabilities;
 	pool->device = (uint32_t)index;
@@ -406,7 +410,7 @@ static int attach(struct attaching *a, int fds[3])
 		close(a->pool->socket);
 		a->pool->socket = -1;
 		if (tries == ATTACH_TRIES)
-			return -ETIMEDOUT;
+			return fail(-ETIMEDOUT, "the agent closed %d connections without an answer", ATTACH_TRIES);
 		poll(NULL, 0, ATTACH_PAUSE_MS);
 	}
 }

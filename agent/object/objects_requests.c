@@ -376,6 +376,20 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 		REFUSE(reply, -EBUSY, "session %u is the writer of '%s'", writer, request->name);
 }
 
+/* Refuse to open a name or version that does not exist. */
+static void open_absent(const struct session *session, const struct msg_object_open_request *request,
+	struct msg_object_open_reply *reply)
+{
+	uint32_t current = object_current(session->pool, session->domain, request->name);
+
+	if (!current)
+		REFUSE(reply, -ENOENT, "no such object");
+	else
+		REFUSE(reply, -ENOENT, "version %llu does not exist; the current version is %llu",
+			(unsigned long long)request->version,
+			(unsigned long long)object_record(session->pool, current)->version);
+}
+
 static void open_check(const struct session *session, const struct msg_object_open_request *request,
 	struct msg_object_open_reply *reply)
 {
@@ -393,7 +407,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version)
 					 : object_current(pool, session->domain, request->name);
 	if (!reply->object) {
-		REFUSE(reply, -ENOENT, "no such object or version");
+		open_absent(session, request, reply);
 		return;
 	}
 	record = object_record(pool, reply->object);
@@ -510,8 +524,8 @@ static void change_check(const struct session *session, const struct msg_object_
 		return;
 	reply->version = object_record(pool, reply->object)->version;
 	if (request->version && request->version != reply->version)
-		REFUSE(reply, -ESTALE, "the current version of '%s' is %llu", request->name,
-			(unsigned long long)reply->version);
+		REFUSE(reply, -ESTALE, "the current version is %llu, not %llu", (unsigned long long)reply->version,
+			(unsigned long long)request->version);
 	else if (!may_change(session, object_record(pool, reply->object)))
 		REFUSE(reply, -EPERM, "it belongs to tenant '%s', and only that tenant and admins may delete it",
 			object_record(pool, reply->object)->tenant);

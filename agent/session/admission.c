@@ -135,14 +135,14 @@ static int session_equip(struct session *session, struct agent *agent)
 	return session->doorbell.fd < 0 ? session->doorbell.fd : session_watch(session);
 }
 
-/* Return the quota in pages; 0: none. A quota is at least one page and at most the size of the pool. */
+/* Return the quota in pages; 0: none. A quota is at most the size of the pool. */
 static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 {
 	uint64_t pages = bytes / pool->segment.header->page_bytes;
 
 	if (!bytes)
 		return 0;
-	return pages < 1 ? 1 : pages > pool->page_count ? pool->page_count : (uint32_t)pages;
+	return pages > pool->page_count ? pool->page_count : (uint32_t)pages;
 }
 
 /*
@@ -258,6 +258,9 @@ int session_admit(
 			"pool '%s' is out of service (poolctl drain); attach to another pool, or try again after "
 			"poolctl drain --off",
 			pool->segment.header->name);
+	if (request->quota_bytes && request->quota_bytes < pool->segment.header->page_bytes)
+		return refuse(socket, -EINVAL, "quota_bytes is %llu; the minimum is a page, %llu bytes (0: no quota)",
+			(unsigned long long)request->quota_bytes, (unsigned long long)pool->segment.header->page_bytes);
 	error = session_limits_check(pool, tenant, (enum session_kind)request->kind, peer->uid, text, sizeof(text));
 	if (error)
 		return refuse(socket, error, "%s", text);

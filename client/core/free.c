@@ -141,11 +141,18 @@ static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, 
 	return error == -ESTALE && !(block->tag & BLOCK_UNUSABLE) ? spill_drop(pool, block) : error;
 }
 
+static COLD int free_failed(struct gpool *pool, const struct gpool_block *block, uint64_t fence, int error)
+{
+	if (error == -ESTALE && block->tag & BLOCK_SPILL)
+		error = free_moved(pool, block, fence);
+	return error == -ESTALE ? fail_stale(pool, block) : error;
+}
+
 int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
 	int error = free_in(pool, block, fence);
 
-	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, fence) : error;
+	return unlikely(error) ? free_failed(pool, block, fence, error) : 0;
 }
 
 int gpool_free(struct gpool *pool, const struct gpool_block *block)
@@ -157,7 +164,7 @@ int gpool_free(struct gpool *pool, const struct gpool_block *block)
 	if (unlikely(block_handle_bad(pool, block)))
 		return fail_handle(pool, block);
 	error = free_in(pool, block, 0);
-	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
+	return unlikely(error) ? free_failed(pool, block, 0, error) : 0;
 }
 
 int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
@@ -175,8 +182,10 @@ int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;
 
-	if (pool->alive && !block_handle_bad(pool, block) && block->tag & BLOCK_SPILL)
-		return spill_drop(pool, block);
+	if (pool->alive && !block_handle_bad(pool, block) && block->tag & BLOCK_SPILL) {
+		error = spill_drop(pool, block);
+		return error == -ESTALE ? fail_stale(pool, block) : error;
+	}
 	error = gpool_pin(pool, block);
 	if (error)
 		return error;
@@ -184,5 +193,5 @@ int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 	/* Another thread has freed the block first. Drop the pin of this thread. */
 	if (error)
 		gpool_unpin(pool, block);
-	return error;
+	return error == -ESTALE ? fail_stale(pool, block) : error;
 }

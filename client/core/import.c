@@ -364,9 +364,10 @@ static int import_look(struct gpool *pool, struct gpool_fence fence)
 		if (ours > import->signaled && !import->error)
 			import_refresh(pool, import);
 		state = ours <= import->signaled ? 1 : import->error;
-		if (state == -EIO)
-			fail(state, "the GPU of the process that exported fence 0x%llx has failed",
-				(unsigned long long)fence.value);
+		if (state == -EIO || state == -ESRCH)
+			fail(state, "the %s that exported fence 0x%llx has %s",
+				state == -EIO ? "GPU of the process" : "process", (unsigned long long)fence.value,
+				state == -EIO ? "failed" : "died or detached before the fence was signaled");
 	}
 	pthread_mutex_unlock(&imports->lock);
 	return state;
@@ -574,6 +575,17 @@ static int import_by_event(struct imports *imports, const struct fence_ticket *t
 	return error;
 }
 
+/* Describe a fence that cannot be imported; the log has the driver's reason for an event. */
+static COLD void fail_import(const struct fence_ticket *ticket, int error)
+{
+	if (error == -EACCES)
+		fail(error, "session %u, which exported the fence, belongs to another trust domain or user",
+			ticket->session);
+	else
+		fail(error, "session %u, which exported the fence, has ended or belongs to another pool",
+			ticket->session);
+}
+
 int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence)
 {
 	struct gpool_fence imported = {0};
@@ -587,7 +599,10 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	error = fence_ticket_read(handle, &ticket);
 	/* Fences of this session are not imported, and a driver refuses its own events. */
 	if (error)
-		return fail(-EINVAL, "the handle was not created by gpool_fence_export()");
+		return fail(-EINVAL,
+			"the handle was not created by gpool_fence_export(): its handle_type is %u; pass all %zu bytes "
+			"unchanged",
+			handle->handle_type, sizeof(*handle));
 	if (ticket.handle_type != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
 		return fail(-EINVAL, "the fence was exported by this session and cannot be imported in it");
 	pthread_mutex_lock(&pool->imports->turn);
@@ -598,6 +613,8 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	pthread_mutex_unlock(&pool->imports->turn);
 	if (!error)
 		*fence = imported;
+	else if (error == -ESRCH || error == -EACCES)
+		fail_import(&ticket, error);
 	return error;
 }
 

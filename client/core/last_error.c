@@ -1,5 +1,6 @@
 #include "client/core/last_error.h"
 
+#include "client/core/block.h"
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
 #include "shm/session_segment.h"
@@ -104,6 +105,24 @@ int fail_handle(const struct gpool *pool, const struct gpool_block *block)
 		return fail(-EINVAL, "the block at page %u is prepared, but not committed", block->page);
 	return fail(-EINVAL, "not the handle of a block: no allocation has the tag %016llx",
 		(unsigned long long)block->tag);
+}
+
+int fail_stale(const struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t word = atomic_load_explicit(&pool->pages[block->page], memory_order_relaxed);
+	const char *how = block_word_same(word, block->generation) ? "was already freed"
+		: block->tag & BLOCK_SPILL
+		? "was freed, or its content is spilled or lost; gpool_pin() restores spilled content"
+		: "was freed, or evicted while it was not pinned; allocate a block and create its content again";
+
+	return fail(-ESTALE, "the block of %u pages at page %u %s", block->page_count, block->page, how);
+}
+
+int fail_examined(const struct gpool *pool, const struct gpool_block *block)
+{
+	return fail(-ETIMEDOUT,
+		"the agent examined the block at page %u for longer than %u ms (pins.timeout); try again", block->page,
+		atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed));
 }
 
 int fail_unpinned(const struct gpool_block *block)

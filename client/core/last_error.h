@@ -20,6 +20,10 @@ int fail(int error, const char *format, ...) GPOOL_INTERNAL(fail) __attribute__(
 int fail_size(uint32_t size) GPOOL_INTERNAL(fail_size) __attribute__((noinline, cold));
 /* fail_handle() - describe a handle that block_handle_bad() rejects. Return: -EINVAL. */
 int fail_handle(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
+/* fail_stale() - describe a block that was freed or evicted. Return: -ESTALE. */
+int fail_stale(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
+/* fail_examined() - describe a pin that waited for the agent for too long. Return: -ETIMEDOUT. */
+int fail_examined(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
 /* fail_unpinned() - describe a block that has no pin. Return: -EINVAL. */
 int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold));
 /* fail_timeout() - describe a timeout below -1. Return: -EINVAL. */

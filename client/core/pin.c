@@ -73,6 +73,12 @@ int pin_at(struct gpool *pool, const struct gpool_block *block)
 	return error == -EAGAIN ? pin_wait(pool, block) : error;
 }
 
+/* Describe a failed pin, unless its text was set where it failed. */
+static COLD int fail_pin(const struct gpool *pool, const struct gpool_block *block, int error)
+{
+	return error == -ESTALE ? fail_stale(pool, block) : error == -ETIMEDOUT ? fail_examined(pool, block) : error;
+}
+
 /*
  * Handle a failed pin, which was visible for a moment. If a dying block waited for the pin to disappear, this thread
  * must complete the free. *place: the place where the block was finally pinned.
@@ -101,7 +107,7 @@ static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, 
 		tell(pool, FLIGHT_PIN_STALE, block, 0, 0);
 	}
 	pool_sweep(pool);
-	return error;
+	return fail_pin(pool, block, error);
 }
 
 int gpool_pin(struct gpool *pool, const struct gpool_block *block)
@@ -190,7 +196,7 @@ int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
 	if (unlikely(error)) {
 		error = unpin_check_moved(pool, block, error, &place);
 		if (error)
-			return error;
+			return error == -ESTALE ? fail_stale(pool, block) : error;
 		block = &place;
 	}
 	unpin_checked(pool, block);
@@ -209,9 +215,10 @@ static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block
 		error = pin_at(pool, place);
 	if (error == -ESTALE && cache)
 		stat_add(cache, &cache->stats->stale_pins);
-	if (error)
-		pool_sweep(pool);
-	return error;
+	if (!error)
+		return 0;
+	pool_sweep(pool);
+	return fail_pin(pool, block, error);
 }
 
 int gpool_touch(struct gpool *pool, const struct gpool_block *block)
@@ -247,14 +254,14 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag)) {
 		if (spill_where(pool, block, &place))
-			return -ESTALE;
+			return fail_stale(pool, block);
 		block = &place;
 		tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
 		if ((tag & ~(uint64_t)BLOCK_DYING) != block->tag)
-			return -ESTALE;
+			return fail_stale(pool, block);
 	}
 	if (unlikely(tag & BLOCK_SCATTERED))
-		return stitch_address(pool, block, address);
+		return stitch_address(pool, block, address) ? fail_stale(pool, block) : 0;
 	*address = pool->window_base + block->page * pool->page_bytes;
 	return 0;
 }
@@ -271,6 +278,8 @@ int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struc
 	error = unpin_check(pool, block);
 	if (unlikely(error)) {
 		error = unpin_check_moved(pool, block, error, &place);
+		if (error == -ESTALE)
+			return fail_stale(pool, block);
 		block = &place;
 	}
 	if (!error)

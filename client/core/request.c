@@ -86,7 +86,7 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 	pthread_mutex_unlock(&pool->events_lock);
 	idle_run(pool, IDLE_WAIT);
 	if (error)
-		return error;
+		return error == -ETIMEDOUT ? fail(error, "no event within %d ms", timeout_ms) : error;
 	filled = (struct gpool_event){
 		.size = size,
 		.kind = message.kind,

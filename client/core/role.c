@@ -56,6 +56,12 @@ static struct role_claim **claim_find(struct gpool *pool, const char *name)
 	return at;
 }
 
+static COLD int fail_held(const struct gpool_role *role)
+{
+	return fail(-ESTALE, "the session does not hold a role with index %u and token %llu", role->index,
+		(unsigned long long)role->token);
+}
+
 static int claim_add(struct gpool *pool, const char *name)
 {
 	struct role_claim *claim = calloc(1, sizeof(*claim)), **at;
@@ -119,9 +125,7 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 			error = 0;
 		}
 	pthread_mutex_unlock(&pool->roles_lock);
-	return error ? fail(error, "the session does not hold a role with index %u and token %llu", role->index,
-			       (unsigned long long)role->token)
-		     : 0;
+	return error ? fail_held(role) : 0;
 }
 
 /* Cancel requests about this name. The caller holds roles_lock, so that no new request about it is sent first. */
@@ -271,7 +275,11 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 		}
 	}
 	if (reply.state != STANDING_HOLDER)
-		return late;
+		return late == -ETIMEDOUT
+			? fail(late, "session %u holds role '%s' and has not released it within %d ms",
+				  atomic_load_explicit(&pool->segment.roles[reply.index].holder, memory_order_relaxed),
+				  name, timeout_ms)
+			: late;
 	*role = (struct gpool_role){
 		.size = sizeof(*role), .token = reply.token, .index = reply.index, .session = pool->id};
 	return 0;
@@ -344,7 +352,7 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 	 */
 	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
 		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)
-		return -ESTALE;
+		return fail_held(role);
 	return 0;
 }
 

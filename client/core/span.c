@@ -171,15 +171,21 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 	return piece;
 }
 
+static int fail_freed(const struct gpool_span *span)
+{
+	return fail(-ESTALE, "the span of %u bytes at address 0x%llx was already freed", span->bytes,
+		(unsigned long long)span->address);
+}
+
 /* Free a piece. Return -ESTALE if it is not in use. */
-static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
+static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece, const struct gpool_span *span)
 {
 	uint64_t bit = UINT64_C(1) << (piece % 64);
 	struct span_list *list = &pool->spans->with_room[page->usage][page->class];
 	int error = 0;
 
 	if (page->bits[piece / 64] & bit)
-		return -ESTALE;
+		return fail_freed(span);
 	page->bits[piece / 64] |= bit;
 	if (piece / 64 < page->hint)
 		page->hint = piece / 64;
@@ -242,14 +248,14 @@ int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 	pthread_mutex_lock(&pool->spans->lock);
 	page = pool->spans->at[span->block.page];
 	if (!page || page->block.tag != span->block.tag || page->block.generation != span->block.generation)
-		error = -ESTALE;
+		error = fail_freed(span);
 	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
 		span->offset / span->bytes >= page->pieces)
 		error = fail(-EINVAL,
 			"not the handle of a span: it has %u bytes at offset %u, in a page with spans of %u bytes",
 			span->bytes, span->offset, class_bytes(page->class));
 	else
-		error = piece_put(pool, page, span->offset / span->bytes);
+		error = piece_put(pool, page, span->offset / span->bytes, span);
 	pthread_mutex_unlock(&pool->spans->lock);
 	return error;
 }

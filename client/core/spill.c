@@ -484,5 +484,5 @@ int gpool_refresh(struct gpool *pool, struct gpool_block *block)
 		if (look || spill_where(pool, block, &place))
 			break;
 	}
-	return -ESTALE;
+	return fail_stale(pool, block);
 }

@@ -845,7 +845,8 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 		if (state)
 			return wait_ended(pool, state);
 		if (gone >= limit)
-			return -ETIMEDOUT;
+			return fail(-ETIMEDOUT, "fence 0x%llx was not signaled within %d ms",
+				(unsigned long long)fence.value, timeout_ms);
 		if (wait_interrupted())
 			return -EINTR;
 		if (step > limit - gone)
@@ -1023,7 +1024,9 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 		return error;
 	if ((fence.value & FENCE_VALUE_MASK) > stream->exported)
 		stream->exported = fence.value & FENCE_VALUE_MASK;
-	error = !stream->gpu            ? -EINVAL
+	error = !stream->gpu
+		? fail(-EINVAL, "fence 0x%llx is of a host-signaled timeline and cannot be exported as an event",
+			  (unsigned long long)fence.value)
 		: pool_gpu_failed(pool) ? fail_gpu()
 					: gpu_event_record(pool->gpu, event, stream->gpu);
 	return stream_unlock(pool, stream, error);

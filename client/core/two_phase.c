@@ -20,6 +20,12 @@ int gpool_prepare(
 	return error ? error : alloc_block(pool, page_count, &request, block);
 }
 
+static COLD int fail_settled(const struct gpool_block *block)
+{
+	return fail(-ESTALE, "the block of %u pages at page %u was already committed or rolled back", block->page_count,
+		block->page);
+}
+
 /* Return 0 if the handle names a prepared block. The block may have ended. */
 static int prepared_check(const struct gpool *pool, const struct gpool_block *block)
 {
@@ -28,7 +34,7 @@ static int prepared_check(const struct gpool *pool, const struct gpool_block *bl
 	if (block->page >= pool->page_count || block->tag & (BLOCK_EXTENT | BLOCK_DYING) ||
 		!block_tag_is_block(block->tag))
 		return fail_handle(pool, block);
-	return block->tag & BLOCK_PREPARED ? 0 : -ESTALE; /* a tag without PREPARED: the block was committed */
+	return block->tag & BLOCK_PREPARED ? 0 : fail_settled(block); /* a tag without PREPARED: it was committed */
 }
 
 int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
@@ -41,7 +47,7 @@ int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
 		return error;
 	committed.tag &= ~(uint64_t)BLOCK_PREPARED;
 	if (!block_word_same(atomic_load_explicit(&pool->pages[block->page], memory_order_acquire), block->generation))
-		return -ESTALE;
+		return fail_settled(block);
 	/*
 	 * A commit counts as a use that refreshes the pin. The time is stored before the tag, because the pin of a
 	 * visible block could count as leaked.
@@ -49,7 +55,7 @@ int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
 	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	if (!atomic_compare_exchange_strong_explicit(&block_entry(pool, block->page)->tag, &tag, committed.tag,
 		    memory_order_seq_cst, memory_order_relaxed))
-		return -ESTALE;
+		return fail_settled(block);
 	error = gpool_address(pool, &committed, &address);
 	if (error)
 		return error;
@@ -63,5 +69,7 @@ int gpool_rollback(struct gpool *pool, const struct gpool_block *block)
 {
 	int error = prepared_check(pool, block);
 
-	return error ? error : block_free(pool, block, 0);
+	if (!error)
+		error = block_free(pool, block, 0);
+	return error == -ESTALE ? fail_settled(block) : error;
 }

@@ -99,10 +99,10 @@ GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
  * @kv: receives the cache; gpool_kv_destroy() or gpool_close() ends it
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag; GPOOL_KV_ADAPTIVE or pool_blocks without GPOOL_KV_PREFIXES; GPOOL_KV_INT8 with
- *               GPOOL_KV_BF16 or a shape for which it is not available; a shape with blocks of 0 bytes or more than
- *               2^40 bytes; a number out of range; a watermark of all blocks; a stream that is not open, or
- *               host-signaled
+ *   -EINVAL     an unknown flag; GPOOL_KV_ADAPTIVE, model, cached_blocks or pool_blocks without GPOOL_KV_PREFIXES;
+ *               GPOOL_KV_INT8 with GPOOL_KV_BF16 or a shape for which it is not available; a shape with blocks of 0
+ *               bytes or more than 2^40 bytes; a number out of range; a watermark of all blocks; a stream that is not
+ *               open, or host-signaled
  *   -EHOSTDOWN  the session is asleep
  *   -ENOMEM     no host memory or address space
  *   -EPERM      the session is an observer or admin

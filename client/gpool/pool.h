@@ -87,7 +87,7 @@ struct gpool_options {
 	const char *tenant;   /* NULL: the first tenant that names this user, else the first without users */
 	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: do not wait */
 	uint32_t magazine;    /* single free pages that each thread keeps, 1..64; 0: lease.thread_cache_size, 16 */
-	uint64_t quota_bytes; /* maximum that this session may lease, rounded up to a page; 0: the tenant's limit */
+	uint64_t quota_bytes; /* maximum lease, at least a page, rounded down to pages; 0: the tenant's limit */
 	void (*log)(void *context, int level, const char *text); /* NULL: no log. level: 0 error .. 3 debug */
 	void *log_context;                                       /* passed to log */
 };

@@ -42,9 +42,9 @@ static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
 			kv->columns);
 	else
 		fail(error,
-			"%u blocks needed; the cache has %u blocks, of which %u are free and %u must stay free "
-			"(watermark_blocks)",
-			blocks, need.available_blocks, need.free_blocks, need.watermark_blocks);
+			"%u blocks needed; the cache has %u blocks, of which %u are not in use, %u are available, and "
+			"%u must stay free (watermark_blocks)",
+			blocks, kv->blocks.blocks, need.free_blocks, need.available_blocks, need.watermark_blocks);
 }
 
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)

@@ -26,6 +26,18 @@ enum {
 
 /* ---- options ---- */
 
+/* Return the name of an option that is set and that only caches with prefixes have, or NULL. */
+static const char *option_of_prefixes(const struct gpool_kv_options *options)
+{
+	static const uint8_t none[sizeof(options->model)];
+
+	return options->pool_blocks                               ? "pool_blocks"
+		: options->cached_blocks                          ? "cached_blocks"
+		: options->flags & GPOOL_KV_ADAPTIVE              ? "GPOOL_KV_ADAPTIVE"
+		: memcmp(options->model, none, sizeof(none)) != 0 ? "model"
+								  : NULL;
+}
+
 static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 {
 	const uint32_t known =
@@ -38,9 +50,8 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~known)
 		return fail(-EINVAL, "flags are 0x%x, of which some are unknown", options->flags);
-	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
-		return fail(-EINVAL, "%s requires GPOOL_KV_PREFIXES",
-			options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");
+	if (!(options->flags & GPOOL_KV_PREFIXES) && option_of_prefixes(options))
+		return fail(-EINVAL, "%s requires GPOOL_KV_PREFIXES", option_of_prefixes(options));
 	if (shape->block_tokens > BLOCK_TOKENS_MAX || shape->block_tokens & (shape->block_tokens - 1))
 		return fail(-EINVAL, "block_tokens is %u; it must be a power of two up to %d", shape->block_tokens,
 			BLOCK_TOKENS_MAX);

@@ -19,7 +19,9 @@
  */
 static int kept_error(int error)
 {
-	return error == -ESTALE || error == -EBADMSG ? -ENODATA : error;
+	return error == -ESTALE || error == -EBADMSG
+		? fail(-ENODATA, "the saved content of the sequence was evicted, or its checksum is wrong")
+		: error;
 }
 
 static int save_to(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)

@@ -125,7 +125,8 @@ int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv
 	int error;
 
 	if (count > host->free.count)
-		return -ENOSPC;
+		return fail(-ENOSPC, "the content needs %llu blocks of host memory, of which %u are free",
+			(unsigned long long)count, host->free.count);
 	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* count is 0 for a sequence without tokens */
 	if (!saved->slots)
 		return -ENOMEM;

@@ -418,7 +418,8 @@ int sequence_append(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint6
 		return error;
 	before = cursor_stop(sequence);
 	if (tokens > (kv->columns << kv->token_shift) - before)
-		error = kv_refuse(kv, kv_blocks_for(kv, tokens), -EFBIG);
+		error = kv_refuse(
+			kv, kv_blocks_for(kv, tokens < UINT32_MAX - before ? before + tokens : UINT32_MAX), -EFBIG);
 	else
 		error = append_stopped(kv, sequence, before, tokens);
 	if (!error && slot)

@@ -11,14 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-int object_text_copy(char *to, size_t size, const char *from)
+int object_text_copy(char *to, size_t size, const char *from, const char *what)
 {
 	size_t length = from ? strnlen(from, size) : 0;
 
 	if (length >= size)
-		return fail(-EINVAL, "a name has %zu bytes; the maximum is %zu", strlen(from), size - 1);
+		return fail(
+			-EINVAL, "the name of the %s has %zu bytes; the maximum is %zu", what, strlen(from), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
-		return fail(-EINVAL, "a name has bytes that are not printable UTF-8");
+		return fail(-EINVAL, "the name of the %s has bytes that are not printable UTF-8", what);
 	memcpy(to, from ? from : "", length);
 	memset(to + length, 0, size - length);
 	return 0;
@@ -26,7 +27,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 
 static int object_name_copy(char to[POOL_OBJECT_NAME_BYTES], const char *name)
 {
-	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name)
+	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name, "object")
 			     : fail(-EINVAL, "the name of the object is empty");
 }
 
@@ -254,14 +255,15 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	struct gpool_object *made;
 	int error, fd;
 
-	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT ||
-		(options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
-		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_OBJECT_ADOPT, which requires a role",
-			options->flags);
+	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT)
+		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_OBJECT_ADOPT", options->flags);
+	if (options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role))
+		return fail(-EINVAL, "object '%s' cannot be adopted without role, the object's leadership role",
+			name ? name : "");
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
-	error = object_text_copy(made->role, sizeof(made->role), options->role);
+	error = object_text_copy(made->role, sizeof(made->role), options->role, "role");
 	if (!error)
 		error = open_in_turn(made, options, &fd);
 	if (!error) {
@@ -333,7 +335,7 @@ int gpool_object_close(struct gpool_object *object)
 		error = object_unmap(object);
 	pthread_mutex_unlock(&pool->objects_lock);
 	if (error)
-		return error;
+		return error == -EBUSY ? fail(error, "queued GPU work uses object '%s'", object->name) : error;
 	handle_drop(object);
 	return 0;
 }
@@ -511,7 +513,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return fail_size(filled.size);
 	/* An open object keeps its record, unless only pins prevent its eviction. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
-		return object->by_pins ? -ESTALE : -EPIPE;
+		return object->by_pins ? object_fail_gone(object) : -EPIPE;
 	return info_give(&filled, info);
 }
 
@@ -530,5 +532,5 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 			*cursor = number;
 			return info_give(&filled, info);
 		}
-	return -ENOENT;
+	return fail(-ENOENT, "no object has a number above %u", *cursor);
 }

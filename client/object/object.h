@@ -88,7 +88,7 @@ void object_ask_end(struct gpool_object *object);
 void object_free(struct gpool_object *object);
 int objects_open(struct gpool *pool);
 void objects_close_all(struct gpool *pool);
-int object_text_copy(char *to, size_t size, const char *from);
+int object_text_copy(char *to, size_t size, const char *from, const char *what);
 /*
  * object_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no trust
  * domains.
@@ -110,6 +110,8 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 /* object_pin.c */
 /* object_pin_raise() - pin an object whose pages are in transit because it is about to be published. */
 void object_pin_raise(struct gpool_object *object);
+/* object_fail_gone() - describe an object that was evicted. Return: -ESTALE. */
+int object_fail_gone(const struct gpool_object *object) COLD;
 /* object_is_gone() - return true if an open version, whose eviction only pins prevent, was evicted. */
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
 /* objects_sweep() - unmap evicted objects. Return false if one of them must stay mapped for the time being. */

@@ -67,7 +67,7 @@ int gpool_object_create(
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
-	error = object_text_copy(made->role, sizeof(made->role), read.role);
+	error = object_text_copy(made->role, sizeof(made->role), read.role, "role");
 	if (error) {
 		gpool_object_abort(made);
 		return error;

@@ -55,6 +55,13 @@ static int fail_class(const struct gpool_object *object)
 		object->name);
 }
 
+int object_fail_gone(const struct gpool_object *object)
+{
+	return fail(-ESTALE,
+		"version %llu of object '%s' was evicted or deleted; close it, and open or publish it again",
+		(unsigned long long)object->version, object->name);
+}
+
 /* Count a use. The number is an estimate, because concurrent threads may lose counts. */
 static void used(const struct gpool_object *object)
 {
@@ -87,9 +94,18 @@ int object_pin(struct gpool_object *object)
 
 int gpool_object_pin(struct gpool_object *object)
 {
+	int error;
+
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
+	error = likely(is_by_pins(object)) ? object_pin(object) : fail_class(object);
+	if (unlikely(error == -ESTALE))
+		return object_fail_gone(object);
+	if (unlikely(error == -ETIMEDOUT))
+		fail(error, "the agent examined object '%s' for longer than %u ms (pins.timeout); try again",
+			object->name,
+			atomic_load_explicit(&object->pool->header->pin_timeout_ms, memory_order_relaxed));
+	return error;
 }
 
 /*
@@ -99,7 +115,7 @@ int gpool_object_pin(struct gpool_object *object)
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))
-		return -ESTALE;
+		return object_fail_gone(object);
 	return unlikely(!pin_count(&object->pool->session, page_of(object)))
 		? fail(-EINVAL, "object '%s' is not pinned", object->name)
 		: 0;

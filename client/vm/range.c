@@ -253,7 +253,7 @@ int gpool_range_create(
 	if (!made)
 		return -ENOMEM;
 	made->attributes = (struct block_attributes){.flags = read.usage | BLOCK_RANGE, .owner_id = read.owner_id};
-	error = object_text_copy(made->name, sizeof(made->name), read.name);
+	error = object_text_copy(made->name, sizeof(made->name), read.name, "object");
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!error)
 		error = pool->ranges->asleep ? fail_asleep() : range_commit(made, read.timeout_ms);

@@ -4,6 +4,7 @@
  */
 #include "client/vm/range.h"
 
+#include "client/core/last_error.h"
 #include "client/vm/elastic.h"
 #include "client/core/window.h"
 
@@ -45,7 +46,8 @@ int range_reserve(struct gpool_range *range, uint64_t handles)
 	if (gpu_reserve(pool->gpu, bytes, 0, &range->va)) {
 		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for a range: %s",
 			(unsigned long long)bytes, gpu_error_text());
-		return -ENOMEM;
+		return fail(-ENOMEM, "cannot reserve %llu bytes of addresses for a range: %s",
+			(unsigned long long)bytes, gpu_error_text());
 	}
 	range->bytes = bytes;
 	range->address = range->va;
@@ -124,5 +126,5 @@ int range_unmap(struct gpool_range *range)
 	else if (error != -EBUSY)
 		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u pages: %s", range->page_count,
 			gpu_error_text());
-	return error;
+	return error == -EBUSY ? fail(error, "queued GPU work uses a range of %u pages", range->page_count) : error;
 }

@@ -1,5 +1,6 @@
 #include "client/vm/space.h"
 
+#include "client/core/last_error.h"
 #include "client/core/window.h"
 
 #include <stdlib.h>
@@ -28,7 +29,8 @@ int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 		 slots = bytes / slot_bytes + (bytes % slot_bytes != 0);
 
 	if (slots == 0 || slots > UINT32_MAX)
-		return -ENOMEM;
+		return fail(-ENOMEM, "%llu bytes of addresses are needed; the maximum is %llu",
+			(unsigned long long)bytes, (unsigned long long)(UINT32_MAX * slot_bytes));
 	space->pages = slots_allocate((uint32_t)slots);
 	if (!space->pages)
 		return -ENOMEM;
@@ -36,7 +38,8 @@ int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes,
 			gpu_error_text());
 		munmap(space->pages, slots * sizeof(*space->pages));
-		return -ENOMEM;
+		return fail(-ENOMEM, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes,
+			gpu_error_text());
 	}
 	space->pool = pool;
 	space->slot_bytes = slot_bytes;

@@ -457,6 +457,14 @@ static int free_stream(struct gpool *pool, uint32_t *stream)
 	return 0;
 }
 
+static COLD void fail_allocation(int error, uint64_t address)
+{
+	if (error == -ESTALE)
+		fail(error, "no allocation begins at 0x%llx, or it was already freed", (unsigned long long)address);
+	else
+		fail_address(address);
+}
+
 static COLD void free_trace(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t bytes, int error)
 {
 	struct vpmm_call call;
@@ -484,8 +492,8 @@ int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t stream)
 		return -EINVAL;
 	error = vpmm_small_has(vpmm, address) ? vpmm_small_free(vpmm, address, order, &bytes, &id)
 					      : pages_free(vpmm, address, order, &bytes, &id);
-	if (unlikely(error == -EINVAL))
-		fail_address(address);
+	if (unlikely(error == -EINVAL || error == -ESTALE))
+		fail_allocation(error, address);
 	if (unlikely(vpmm->options.trace >= 2))
 		free_trace(vpmm, address, order, bytes, error);
 	if (unlikely(vpmm->record && !error) && vpmm_record_add(vpmm->record, true, stream, bytes, id))
@@ -521,7 +529,7 @@ int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured)
 			region_release(vpmm, region, region->freed_in, 0);
 	}
 	vpmm_unlock(vpmm);
-	if (error == -EINVAL)
-		fail_address(address);
+	if (error == -EINVAL || error == -ESTALE)
+		fail_allocation(error, address);
 	return error;
 }

@@ -79,7 +79,9 @@ static int range_reopen(struct gpool_range *range)
 		pool_log(range->pool, POOL_LOG_ERROR,
 			"cannot wake: object '%s' version %llu no longer exists; this process stays asleep",
 			range->name, (unsigned long long)range->version);
-		return -ESTALE;
+		return fail(-ESTALE,
+			"version %llu of object '%s', which keeps the content of a range, no longer exists",
+			(unsigned long long)range->version, range->name);
 	}
 	if (error)
 		return error;
@@ -87,7 +89,8 @@ static int range_reopen(struct gpool_range *range)
 	if (!error &&
 		(uint64_t)range_handles(range) * range->pool->page_bytes * range->pool->header->pages_per_handle !=
 			range->bytes)
-		error = -ESTALE;
+		error = fail(-ESTALE, "version %llu of object '%s' does not fill the %llu bytes of its range",
+			(unsigned long long)range->version, range->name, (unsigned long long)range->bytes);
 	if (error) {
 		page_list_reset(&range->pages);
 		gpool_object_close(range->object);

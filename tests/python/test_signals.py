@@ -90,6 +90,16 @@ class Signals(AgentTest):
             fence.signal()
             fence.wait()
 
+    def test_closing_a_stream(self) -> None:
+        with self.pool.stream(host_signaled=True) as timeline:
+            stream, fence = self.pool.stream(), timeline.record()
+            stream.wait(fence)
+            self.interrupt(stream.close)
+            self.assertFalse(stream.closed)
+            fence.signal()
+            stream.close()
+            self.assertTrue(stream.closed)
+
     def test_waiting_for_an_agent(self) -> None:
         self.interrupt(lambda: gpool.Pool(directory="/nowhere/at/all", timeout_ms=-1))
 

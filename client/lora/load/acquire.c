@@ -58,10 +58,11 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	 * Otherwise it is closed, and the threads that wait for it load it again.
 	 */
 	if (entry->acquired)
-		return -EBUSY;
+		return fail(-EBUSY, "adapter '%s' was unloaded by another engine; release it here first",
+			entry->adapter->name);
 	held_end(lora, entry);
 	if (entry_close(lora, entry))
-		return -EBUSY;
+		return fail(-EBUSY, "queued GPU work uses the former addresses of adapter '%s'", entry->adapter->name);
 	entry->counts.lost++;
 	return -ESTALE;
 }
@@ -198,6 +199,11 @@ static int acquire_once(
 	return error;
 }
 
+static COLD int fail_late(const struct lora_entry *entry, int timeout_ms)
+{
+	return fail(-ETIMEDOUT, "adapter '%s' was not loaded within %d ms", entry->adapter->name, timeout_ms);
+}
+
 static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
@@ -210,10 +216,10 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 		if (timeout_ms == 0 && entry->state == GPOOL_LORA_COLD)
 			entry_queue(lora, entry);
 		if (timeout_ms == 0 && is_coming(entry, goal))
-			return -EAGAIN;
+			return fail(-EAGAIN, "adapter '%s' is being loaded, and timeout_ms is 0", entry->adapter->name);
 		error = acquire_once(lora, entry, goal, timeout_ms, &limit);
 	} while (error == -ESTALE);
-	return error;
+	return error == -ETIMEDOUT ? fail_late(entry, timeout_ms) : error;
 }
 
 /* Count a use of an adapter by a caller. */
@@ -279,6 +285,12 @@ int fail_unacquired(const struct lora_entry *entry)
 	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
 }
 
+static COLD int fail_layer(const struct lora_entry *entry, int32_t layer)
+{
+	return fail(-EAGAIN, "layer %d of adapter '%s' is being loaded; call gpool_lora_wait_layer()", layer,
+		entry->adapter->name);
+}
+
 int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
@@ -297,11 +309,11 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 		if (is_draft(entry))
 			error = fail(entry->error, "%s", entry->reason.text);
 		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms, false))
-			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
+			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : fail_layer(entry, layer);
 	}
 	/* The layer may have been completed just as the timeout expired. */
-	if (error == -ETIMEDOUT && layer_is_here(entry, layer))
-		error = 0;
+	if (error == -ETIMEDOUT)
+		error = layer_is_here(entry, layer) ? 0 : fail_late(entry, timeout_ms);
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
@@ -322,7 +334,7 @@ int gpool_lora_weights(
 	else if (!entry->acquired)
 		error = fail_unacquired(entry);
 	else
-		error = layer_is_here(entry, layer) ? 0 : -EAGAIN;
+		error = layer_is_here(entry, layer) ? 0 : fail_layer(entry, layer);
 	if (!error)
 		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
 			target_find(&entry->adapter->layout, target));

@@ -13,6 +13,7 @@ from ._arrays import HostArray, host_array
 from ._errors import check, error
 from ._handle import Closing, Handle
 from ._library import library
+from ._stream import c_fence
 from ._text import c_optional, c_text
 from ._wait import waiting
 
@@ -236,7 +237,7 @@ class Acquired:
         if self._released:
             return
         with self.adapter.adapters.handle as pointer:
-            fence = after.fence if after is not None else _abi.gpool_fence()
+            fence = c_fence(after, self.adapter.adapters._pool.handle)
             check(
                 library().gpool_lora_release(pointer, self.adapter.id, fence), f"release adapter '{self.adapter.name}'"
             )

@@ -13,6 +13,7 @@ from ._errors import Error, Stale, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._options import Usage, alloc_options
+from ._stream import c_fence
 from ._text import c_text
 from ._view import View, loan
 from ._wait import waiting
@@ -313,6 +314,7 @@ class Object(Closing):
         after: end it when this fence is signaled, without waiting.
         Raises Error with EINVAL: the program has no pin.
         """
+        fence = c_fence(after, self._pool.handle)
         with self._lock:
             if self._pins == 0:
                 raise Error(errno.EINVAL, f"cannot unpin object '{self.name}': the program has not pinned it")
@@ -321,7 +323,7 @@ class Object(Closing):
             if after is None:
                 result = library().gpool_object_unpin(pointer)
             else:
-                result = library().gpool_object_unpin_after(pointer, after.fence)
+                result = library().gpool_object_unpin_after(pointer, fence)
         if result < 0:
             with self._lock:
                 self._pins += 1

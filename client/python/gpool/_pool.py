@@ -107,11 +107,11 @@ class Pool(_native.Pool, Closing):
         """Attach to a pool.
 
         pool: name of the pool; None: the first. directory: directory of the agent's sockets; None: $GPOOL_DIR, or
-        /run/gpool. name: name of this process in tools. tenant: tenant to join; None: the first that admits this user.
-        timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit. observer: only read
-        the state, lease no pages. admin: permit evictions and changes of limits, lease no pages. quota_bytes: maximum
-        lease of this session in bytes; 0: the tenant's limit. log: function that receives a level (0 error to 3 debug)
-        and a line; any thread may call it.
+        /run/gpool. name: name of this process in tools, truncated to 63 bytes. tenant: tenant to join; None: the first
+        that admits this user. timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit.
+        observer: only read the state, lease no pages. admin: permit evictions and changes of limits, lease no pages.
+        quota_bytes: maximum lease of this session in bytes, at least a page; 0: the tenant's limit. log: function that
+        receives a level (0 error to 3 debug) and a line; any thread may call it.
 
         Raises NotFound: no agent has started within timeout_ms, or no such pool or tenant exists; TimedOut;
         OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.

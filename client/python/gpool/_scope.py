@@ -22,7 +22,8 @@ class Scope:
         with pool.scope(gpool.Usage.ACTIVATION, free=True) as layer:
             block = layer.alloc(8)
 
-    The end of the scope does not affect blocks that the program has already unpinned or freed.
+    The end of the scope does not affect blocks that the program has already unpinned or freed. Only Scope.alloc() adds
+    blocks: GPOOL_SCOPE_THREAD of the C library, with which Pool.alloc() of a thread adds its blocks, is not provided.
 
     Threads: any.
     """

@@ -12,6 +12,7 @@ from ._handle import Closing, Handle
 from ._library import library
 from ._object import ObjectClass
 from ._options import Usage
+from ._stream import c_fence
 from ._view import Addresses, View
 from ._wait import waiting
 
@@ -126,7 +127,7 @@ class SlicedRange(Closing):
         Cost: no request to the agent and no driver call.
         """
         self.handle.refuse_views("shrink")
-        fence = after.fence if after is not None else _abi.gpool_fence(0)
+        fence = c_fence(after, self._pool.handle)
         with self.handle as pointer:
             check(
                 library().gpool_sliced_range_shrink(pointer, blocks, fence), f"shrink a sliced range to {blocks} blocks"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
+from typing import TYPE_CHECKING, Optional
 
 from . import _abi, _native
-from ._errors import check
+from ._errors import Error, check
 from ._library import library
+
+if TYPE_CHECKING:
+    from ._handle import Handle
 
 
 class Fence(_native.Fence):
@@ -41,6 +47,19 @@ class Fence(_native.Fence):
         """
         with self._handle as pool:
             check(library().gpool_fence_close(pool, self.fence), "close a fence")
+
+
+def c_fence(fence: Optional[Fence], pool: Handle, name: str = "after") -> _abi.gpool_fence:
+    """Return the struct of the C library for a fence of this pool, or for None. Raises TypeError: it is not a Fence;
+    Error with EINVAL: it belongs to another pool, in which its number is another fence.
+    """
+    if fence is None:
+        return _abi.gpool_fence(0)
+    if not isinstance(fence, Fence):
+        raise TypeError(f"{name} is {fence!r}, which is not a Fence")
+    if fence._handle is not pool:
+        raise Error(errno.EINVAL, "cannot use a fence: it belongs to another pool")
+    return fence.fence
 
 
 class Stream(_native.Stream):
@@ -85,7 +104,10 @@ class Stream(_native.Stream):
         Cost: a driver call.
         """
         with self._handle as pool:
-            check(library().gpool_stream_wait(pool, self.number, fence.fence), "make a stream wait for a fence")
+            check(
+                library().gpool_stream_wait(pool, self.number, c_fence(fence, self._handle, "fence")),
+                "make a stream wait for a fence",
+            )
 
     def synchronize(self, timeout_ms: int = -1) -> None:
         """Wait on the host for all work that is queued on the stream.
@@ -99,9 +121,15 @@ class Stream(_native.Stream):
     def close(self) -> None:
         """Wait for the stream's work and close the stream; a second call does nothing.
 
-        Views with this stream that end later are unpinned at once. Raises Closed: the pool was closed.
+        A signal handler that raises an exception ends the wait, and the stream remains open. Views with this stream
+        that end later are unpinned at once. Raises Closed: the pool was closed.
         """
         with self._handle as pool:
+            native = ctypes.c_void_p()
+            # The C library would wait without a check for signals. A timeline does not wait: its fences are signaled.
+            if not self.closed and library().gpool_stream_native(pool, self.number, ctypes.byref(native)) == 0:
+                with contextlib.suppress(Error):  # the GPU has failed, or a graph is being captured
+                    self.synchronize()
             number = self.take()
             if number:
                 library().gpool_stream_close(pool, number)

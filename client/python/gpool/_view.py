@@ -106,15 +106,12 @@ class View:
         self._source = source  # from here on __del__ releases the handle and the loan
         address, room = source.where()
         size = self.element.itemsize
-        offset = operator.index(offset)
+        offset = _integer(offset, "offset")
         self.shape: Tuple[int, ...] = (max(room - offset, 0) // size,) if shape is None else _shape_of(shape, size)
         self.nbytes: int = math.prod(self.shape) * size
         self.address: int = address + offset
-        if offset < 0 or offset % size or any(length < 0 for length in self.shape):
-            raise ValueError(
-                f"no view of {self.dtype} {self.shape} at byte {offset}: "
-                f"the offset must be a multiple of {size}, and nothing may be negative"
-            )
+        if offset < 0 or offset % size:
+            raise ValueError(f"offset is {offset}; it must be a multiple of {size}, the bytes of {self.dtype}, from 0")
         if offset + self.nbytes > room:
             raise ValueError(f"no view of {self.nbytes} bytes at byte {offset}: the memory has {room} bytes")
 
@@ -271,12 +268,23 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     """Return the shape as a tuple. Raises TypeError: a length is not an integer; ValueError: too many dimensions or
     bytes.
     """
-    lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
+    lengths = tuple(
+        _integer(length, "a length of shape") for length in ((shape,) if hasattr(shape, "__index__") else shape)
+    )
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape is {lengths}; no length may be negative (shape=None: all remaining memory)")
     if len(lengths) > DIMENSIONS_MOST:
         raise ValueError(f"no view of {len(lengths)} dimensions: the maximum is {DIMENSIONS_MOST}")
     if math.prod(max(length, 1) for length in lengths) * itemsize > BYTES_MOST:
         raise ValueError(f"no view of shape {lengths}: its strides exceed {BYTES_MOST} bytes")
     return lengths
+
+
+def _integer(value: Any, name: str) -> int:
+    """Return an integer. Raises TypeError: it is a bool, which Python also accepts as an index, or no integer."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}, which is not an integer")
+    return operator.index(value)
 
 
 def _end(loan: _abi.gpool_loan) -> None:

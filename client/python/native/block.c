@@ -235,7 +235,8 @@ static int end_pin(struct block *block, PyObject *after, const char *what, bool 
 	if (after && to_fence(after, block->handle, &fence))
 		return -1;
 	if (!block->pins) {
-		raise_because(EINVAL, what, "the program has not pinned it");
+		raise_because(block->freed ? ESTALE : EINVAL, what,
+			block->freed ? "it was already freed" : "the program has no pin of it; call pin() first");
 		return -1;
 	}
 	pointer = guard_enter(block->handle);

@@ -113,8 +113,10 @@ int to_u64(PyObject *value, const char *name, uint64_t *result)
 	PyObject *index = PyNumber_Index(value);
 	unsigned long long number;
 
-	if (!index)
+	if (!index) {
+		PyErr_Format(PyExc_TypeError, "%s is %R, which is not an integer", name, value);
 		return -1;
+	}
 	number = PyLong_AsUnsignedLongLong(index);
 	Py_DECREF(index);
 	if (number == (unsigned long long)-1 && PyErr_Occurred()) {

@@ -1,0 +1,357 @@
+"""The texts of refused calls, with a real agent: what is wrong, its value, and the limit."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import re
+import unittest
+from pathlib import Path
+from typing import Any, Callable, Iterator, Tuple, Type
+
+from harness import ROOT, AgentTest, gpool
+
+PAGE = 512 << 10
+PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
+
+# Methods with arguments that refuse none of them; the other classes and methods check what they are called with.
+REFUSE_NOTHING = {
+    "KvCache.compact",
+    "KvCache.prefix_evict",
+    "Pool.check_room",  # for the package only, as all lend()
+    "Pool.scope",
+    "Pool.use_reservation",
+    "Range.lend",
+    "Span.lend",
+    "View.write",
+}
+
+
+class Refusals(AgentTest):
+    def refused(self, name: str, raised: Type[BaseException], text: str, call: Callable[[], object]) -> None:
+        """Check the text of a refused call of the method `name`. It is not that of the code alone."""
+        with self.assertRaises(raised, msg=name) as caught:
+            call()
+        self.assertRegex(str(caught.exception), text, name)
+        if isinstance(caught.exception, gpool.Error):
+            general = gpool.library().gpool_strerror(caught.exception.errno).decode()
+            self.assertNotIn(general, str(caught.exception), name)
+
+    def test_pools(self) -> None:
+        pool = self.pool
+        self.refused(
+            "Pool", gpool.Error, "quota_bytes is 1; the minimum is a page", lambda: self.agent.pool(quota_bytes=1)
+        )
+        self.refused("Pool", gpool.NotFound, "no tenant 'nope'", lambda: self.agent.pool(tenant="nope"))
+        self.refused("Pool", gpool.Error, "200 bytes; the maximum is 63", lambda: self.agent.pool("p" * 200))
+        self.refused("Pool.alloc", gpool.Error, "page_count is 65; it must be 1 to 64", lambda: pool.alloc(65))
+        self.refused("Pool.alloc", OverflowError, "page_count is -1; it must be from 0", lambda: pool.alloc(-1))
+        self.refused("Pool.alloc", TypeError, "owner_id is 'x', which is not", lambda: pool.alloc(1, owner_id="x"))
+        self.refused("Pool.alloc_span", gpool.Error, "bytes is 0; a span must have", lambda: pool.alloc_span(0))
+        self.refused("Pool.event", gpool.Error, "timeout_ms is -2; the minimum is -1", lambda: pool.event(-2))
+        self.refused("Pool.event", gpool.TimedOut, "no event within 0 ms", lambda: pool.event(0))
+        self.refused("Pool.wake", gpool.Error, "timeout_ms is -2", lambda: pool.wake(-2))
+        self.refused("Pool.acquire_role", gpool.Error, "the name of the role is empty", lambda: pool.acquire_role(""))
+        with pool.acquire_role("r"), self.agent.pool() as other:
+            self.refused(
+                "Pool.acquire_role",
+                gpool.TimedOut,
+                f"session {pool.session} holds role 'r' and has not released it within 1 ms",
+                lambda: other.acquire_role("r", 1),
+            )
+        self.refused("Pool.role_info", gpool.NotFound, "role 'q' was never acquired", lambda: pool.role_info("q"))
+        self.refused(
+            "Pool.create_reservation",
+            gpool.Error,
+            "page_count is 0; it must be 1 to 64",
+            lambda: pool.create_reservation(0),
+        )
+        self.refused(
+            "Pool.release_reservation", OverflowError, "reservation is -1", lambda: pool.release_reservation(-1)
+        )
+        self.refused("Pool.fence_import", ValueError, "128 bytes, not 3", lambda: pool.fence_import(b"abc"))
+        self.refused("Pool.fence_import", gpool.Error, "its handle_type is 0", lambda: pool.fence_import(bytes(128)))
+        self.refused("Pool.stream", gpool.Error, "flags are 0x1", lambda: pool.stream(80, host_signaled=True))
+
+    def test_blocks(self) -> None:
+        with self.pool.alloc(1) as block:
+            block.unpin()
+            self.refused("Block.unpin", gpool.Error, "has no pin of it; call pin", block.unpin)
+            self.refused("Block.free", TypeError, "after is 5, which is not a Fence", lambda: block.free(5))
+        self.refused("Block.free", gpool.Stale, "block of 1 pages at page .* was already freed", block.free)
+        self.refused("Block.pin", gpool.Stale, "block of 1 pages at page .* was already freed", block.pin)
+        self.refused("Block.unpin", gpool.Stale, "already freed", block.unpin)
+        self.refused("Block.view", gpool.Stale, "block of 1 pages at page .* was already freed", block.view)
+        self.refused("Block.touch", gpool.Stale, "block of 1 pages at page .* was already freed", block.touch)
+        with self.pool.scope() as scope:
+            self.refused("Scope.alloc", gpool.Error, "page_count is 0", lambda: scope.alloc(0))
+            scope.alloc(1)
+            self.refused("Scope.end", TypeError, "after is 5, which is not a Fence", lambda: scope.end(5))
+        self.refused("Scope.alloc", gpool.Closed, "scope: it has ended", lambda: scope.alloc(1))
+
+    def test_views(self) -> None:
+        with self.pool.alloc(1) as block:
+            for shape, raised, text in (
+                ((True,), TypeError, "a length of shape is True, which is not an integer"),
+                ((2.5,), TypeError, "a length of shape is 2.5, which is not an integer"),
+                ((-1,), ValueError, r"shape is \(-1,\); no length may be negative"),
+                ((1,) * 33, ValueError, "33 dimensions: the maximum is 32"),
+                ((2 * PAGE,), ValueError, f"the memory has {PAGE} bytes"),
+            ):
+                self.refused("Block.view", raised, text, functools.partial(block.view, shape=shape))
+            self.refused(
+                "Block.view",
+                ValueError,
+                "offset is 3; it must be a multiple of 4",
+                lambda: block.view("int32", offset=3),
+            )
+            self.refused("Block.view", TypeError, "unknown dtype 'x'", lambda: block.view("x"))
+            self.refused("Block.view", TypeError, "offset is True", lambda: block.view(offset=True))
+            self.refused("View.read", *self.beyond(block), functools.partial(block.view().read, 9, PAGE))
+        with self.pool.alloc_span(300) as span:
+            self.refused("Span.view", ValueError, "no length may be negative", lambda: span.view(shape=-1))
+
+    @staticmethod
+    def beyond(block: gpool.Block) -> Tuple[Type[BaseException], str]:
+        """Return the exception and the text for a read beyond the end of a block's view."""
+        host = block.view().device.host_pointer
+        return (ValueError, "bytes 9 to ") if host else (BufferError, "the CPU cannot access memory")
+
+    def test_streams(self) -> None:
+        with self.pool.stream() as stream, self.pool.stream(host_signaled=True) as timeline:
+            fence = timeline.record()
+            self.refused(
+                "Stream.fill", gpool.Error, "bytes is 5, which is not a multiple", lambda: stream.fill(0, 0, 5)
+            )
+            self.refused("Stream.copy", gpool.Error, "is host-signaled", lambda: timeline.copy(0, 0, 4))
+            self.refused("Stream.wait", gpool.Error, "is host-signaled", lambda: timeline.wait(fence))
+            self.refused(
+                "Stream.synchronize", gpool.TimedOut, "not signaled within 1 ms", lambda: timeline.synchronize(1)
+            )
+            self.refused("Fence.wait", gpool.TimedOut, "not signaled within 1 ms", lambda: fence.wait(1))
+            self.refused("Fence.export", gpool.Error, "host-signaled timeline", lambda: fence.export(event=True))
+            self.refused("Fence.close", gpool.Error, "was not imported by this session", fence.close)
+
+    def test_objects(self) -> None:
+        pool = self.pool
+        with pool.create_object("o") as draft:
+            self.refused("Object.alloc", gpool.Error, "page_count is 0; it must be", lambda: draft.alloc(0))
+            self.refused("Object.publish", gpool.Error, "object 'o' has no allocation", draft.publish)
+            draft.alloc(1)
+            self.refused("Object.address", gpool.Error, "no allocation 7: object 'o' has 1", lambda: draft.address(7))
+            self.refused("Object.view", gpool.Error, "no allocation 7: object 'o' has 1", lambda: draft.view(7))
+            self.refused("Object.unpin", gpool.Error, "object 'o'", draft.unpin)
+            version = draft.publish()
+        text = f"version {version + 9} does not exist; the current version is {version}"
+        self.refused("Pool.open_object", gpool.NotFound, text, lambda: pool.open_object("o", version + 9))
+        self.refused("Pool.open_range", gpool.NotFound, text, lambda: pool.open_range("o", version + 9))
+        self.refused(
+            "Pool.open_object", gpool.Error, "without role, the object's", lambda: pool.open_object("o", adopt=True)
+        )
+        self.refused(
+            "Pool.delete_object",
+            gpool.Stale,
+            f"current version is {version}, not {version + 9}",
+            lambda: pool.delete_object("o", version + 9),
+        )
+        self.refused("Pool.find_objects", TypeError, "names is the str 'o'", lambda: pool.find_objects("o"))
+        self.refused(
+            "Pool.create_object",
+            gpool.Error,
+            "object has 200 bytes; the maximum is 127",
+            lambda: pool.create_object("x" * 200),
+        )
+        self.refused("Pool.create_object", ValueError, "contains NUL", lambda: pool.create_object("a\0b"))
+        pool.delete_object("o")
+
+    def test_ranges(self) -> None:
+        pool = self.pool
+        self.refused(
+            "Pool.create_range", gpool.Error, "page_count is 65; it must be 1 to 64", lambda: pool.create_range(65)
+        )
+        self.refused(
+            "Pool.reserve_range",
+            gpool.Error,
+            f"cannot reserve {PAGE << 31} bytes of addresses",
+            lambda: pool.reserve_range(2**31),
+        )
+        with pool.reserve_range(4) as elastic:
+            outside = "first is 3 and count is 2; the range has 4 pages"
+            self.refused("Range.commit", gpool.Error, outside, lambda: elastic.commit(3, 2))
+            self.refused("Range.decommit", gpool.Error, outside, lambda: elastic.decommit(3, 2))
+            self.refused("Range.offer", gpool.Error, outside, lambda: elastic.offer(3, 2))
+            self.refused("Range.reclaim", gpool.Error, outside, lambda: elastic.reclaim(3, 2))
+            self.refused("Range.capture", gpool.Error, outside, lambda: elastic.capture(3, 2))
+            self.refused("Range.publish", gpool.Error, outside, lambda: elastic.publish(3, 2, "x"))
+            self.refused("Range.page_state", gpool.Error, "first is 4 and count is 1", lambda: elastic.page_state(4))
+            self.refused("Range.map", gpool.NotFound, "no such object", lambda: elastic.map(0, "none"))
+            self.refused("Range.view", gpool.Error, "page 0 is not committed; commit", elastic.view)
+        self.refused("Range.commit", gpool.Closed, "cannot use a range: it is closed", lambda: elastic.commit(0, 1))
+        self.refused(
+            "Pool.create_sliced_range", gpool.Error, "slices is 0, blocks is 2", lambda: pool.create_sliced_range(0, 2)
+        )
+        with pool.create_sliced_range(2, 2) as sliced:
+            self.refused("SlicedRange.grow", gpool.Error, "blocks is 3; .* at most 2", lambda: sliced.grow(3))
+            self.refused(
+                "SlicedRange.shrink", TypeError, "after is 5, which is not a Fence", lambda: sliced.shrink(0, 5)
+            )
+            self.refused("SlicedRange.view", IndexError, "9", lambda: sliced.view(9))
+
+    def test_caches(self) -> None:
+        pool = self.pool
+        with pool.stream() as stream:
+
+            def make(**options: Any) -> gpool.KvCache:
+                return pool.create_kv_cache(2, 2, 16, stream, **{"max_blocks": 16, "max_sequences": 2, **options})
+
+            requires = "requires GPOOL_KV_PREFIXES"
+            self.refused(
+                "Pool.create_kv_cache", gpool.Error, "cached_blocks " + requires, lambda: make(cached_blocks=4)
+            )
+            self.refused("Pool.create_kv_cache", gpool.Error, "model " + requires, lambda: make(model=b"m"))
+            self.refused("Pool.create_kv_cache", gpool.Error, "block_tokens is 3", lambda: make(block_tokens=3))
+            self.refused(
+                "Pool.create_kv_cache",
+                ValueError,
+                "model has 33 bytes; the maximum is 32",
+                lambda: make(model=b"m" * 33),
+            )
+            with make() as cache, make(prefixes=True) as second:
+                self.caches(cache)
+                self.prefixes(cache, second)
+                with gpool.KvGroup([cache, second], 32) as group:
+                    self.groups(group)
+
+    def caches(self, cache: gpool.KvCache) -> None:
+        unknown = "0x7 is not a sequence of this cache"
+        ended = cache.allocate(1)
+        cache.free(ended)
+        for name, call in {
+            "append": lambda: cache.append(7, 1),
+            "fork": lambda: cache.fork(7),
+            "free": lambda: cache.free(7),
+            "grow": lambda: cache.grow(7, 1),
+            "offload": lambda: cache.offload(7, to_pool=True),
+            "preempt": lambda: cache.preempt(7),
+            "prefetch": lambda: cache.prefetch(7),
+            "quant_error": lambda: cache.quant_error(7),
+            "resume": lambda: cache.resume(7),
+            "sequence_info": lambda: cache.sequence_info(7),
+            "table": lambda: cache.table(7),
+        }.items():
+            self.refused(f"KvCache.{name}", gpool.Error, unknown, call)
+        self.refused("KvCache.free", gpool.Stale, f"sequence {ended:#x} has ended", lambda: cache.free(ended))
+        self.refused("KvCache.address", gpool.Error, "block is 999999; the cache has", lambda: cache.address(999999))
+        self.refused(
+            "KvCache.allocate", gpool.Error, "62501 blocks needed; a sequence", lambda: cache.allocate(1000001)
+        )
+        self.refused("KvCache.can_allocate", OverflowError, "tokens is -1; it must be", lambda: cache.can_allocate(-1))
+        self.refused("KvCache.can_batch", OverflowError, "-1|max_tokens", lambda: cache.can_batch([1], 0, -1))
+        self.refused(
+            "KvCache.copy_blocks", gpool.Error, "pair 0, from block 1 to 1", lambda: cache.copy_blocks([(1, 1)])
+        )
+        self.refused(
+            "KvCache.host_reserve", gpool.Error, "bytes is 1; it must be at least", lambda: cache.host_reserve(1)
+        )
+        self.refused("KvCache.execute", ValueError, "an order has 144 bytes, not 3", lambda: cache.execute(b"abc"))
+        self.refused("KvCache.view", ValueError, "no length may be negative", lambda: cache.view(shape=-1))
+        self.refused("KvCache.write", gpool.Error, "created without GPOOL_KV_INT8", lambda: cache.write(0, 0, 0, 0, 1))
+
+    def prefixes(self, plain: gpool.KvCache, cache: gpool.KvCache) -> None:
+        prefix = gpool.KvPrefix(list(range(64)))
+        without = "the cache was created without GPOOL_KV_PREFIXES"
+        sequence = cache.allocate(20)
+        self.refused("KvCache.prefix_find", gpool.Error, without, lambda: plain.prefix_find(prefix))
+        self.refused("KvCache.prefix_allocate", gpool.Error, without, lambda: plain.prefix_allocate(64, prefix))
+        self.refused(
+            "KvCache.prefix_publish",
+            gpool.Error,
+            "count is 64; it must not exceed 20",
+            lambda: cache.prefix_publish(sequence, prefix),
+        )
+        self.refused("KvCache.prefix_share", gpool.Error, "without pool_blocks", lambda: cache.prefix_share(sequence))
+        cache.free(sequence)
+
+    def groups(self, group: gpool.KvGroup) -> None:
+        unknown = "0x7 is not a sequence of this group"
+        for name, call in {
+            "append": lambda: group.append(7, 1),
+            "fork": lambda: group.fork(7),
+            "free": lambda: group.free(7),
+            "grow": lambda: group.grow(7, 1),
+            "preempt": lambda: group.preempt(7),
+            "resume": lambda: group.resume(7),
+            "span": lambda: group.span(7, 0),
+        }.items():
+            self.refused(f"KvGroup.{name}", gpool.Error, unknown, call)
+        self.refused("KvGroup.allocate", OverflowError, "tokens is -1; it must be", lambda: group.allocate(-1))
+        self.refused("KvGroup.can_allocate", OverflowError, "tokens is -1; it must be", lambda: group.can_allocate(-1))
+
+    def test_adapters(self) -> None:
+        pool = self.pool
+        self.refused(
+            "Pool.adapters", gpool.NotFound, "cannot open cache_dir '/nowhere'", lambda: pool.adapters("/nowhere")
+        )
+        with pool.adapters() as adapters:
+            self.refused("Adapters.find", gpool.NotFound, "no adapter 'b' is registered", lambda: adapters.find("b"))
+            self.refused(
+                "Adapters.register",
+                gpool.NotFound,
+                "/nowhere/adapter_config.json",
+                lambda: adapters.register("a", "/nowhere"),
+            )
+            self.refused(
+                "Adapters.register_buffer",
+                gpool.Error,
+                "3 bytes are too few",
+                lambda: adapters.register_buffer("a", b"abc", {}),
+            )
+            self.refused(
+                "Adapters.register_arrays",
+                TypeError,
+                "is a int, which has neither DLPack",
+                lambda: adapters.register_arrays("a", {"w": 5}, {}),
+            )
+            adapter = adapters.register("plain", str(PLAIN))
+            self.refused("Adapter.restrict", gpool.Error, "0 tenants; there must be", lambda: adapter.restrict([]))
+            self.refused("Adapter.acquire", gpool.TimedOut, "'plain' is being loaded", lambda: adapter.acquire(0))
+            with adapter.acquire() as acquired:
+                self.refused(
+                    "Acquired.weights",
+                    gpool.NotFound,
+                    "'plain' has no part for 'x' of layer 0",
+                    lambda: acquired.weights(0, "x"),
+                )
+                self.refused("Acquired.wait_layer", OverflowError, "layer is ", lambda: acquired.wait_layer(2**40))
+                self.refused(
+                    "Acquired.release", TypeError, "after is 5, which is not a Fence", lambda: acquired.release(5)
+                )
+            self.refused("Adapter.acquire_async", OverflowError, "timeout_ms is", lambda: adapter.acquire_async(2**40))
+
+    def test_every_call_with_arguments_has_a_row(self) -> None:
+        rows = set(re.findall(r'refused\(\s*"(\w+\.\w+)"', Path(__file__).read_text()))
+        rows |= {f"KvCache.{name}" for name in re.findall(r'"(\w+)": lambda: cache\.', Path(__file__).read_text())}
+        rows |= {f"KvGroup.{name}" for name in re.findall(r'"(\w+)": lambda: group\.', Path(__file__).read_text())}
+        calls = set(calls_with_arguments())
+        self.assertGreater(len(calls), 90)
+        self.assertEqual(sorted(calls - rows - REFUSE_NOTHING), [])
+        self.assertEqual(sorted(REFUSE_NOTHING - calls), [])
+
+
+def calls_with_arguments() -> Iterator[str]:
+    """Return the public methods of the package's classes that have arguments, as Class.method."""
+    for name in gpool.__all__:
+        made = getattr(gpool, name)
+        if not inspect.isclass(made) or issubclass(made, (enum.Enum, tuple, BaseException)):
+            continue
+        for method in dir(made):
+            call = getattr(made, method)
+            if method.startswith("_") or not callable(call):
+                continue
+            if len(inspect.signature(call).parameters) > 1:
+                yield f"{name}.{method}"
+
+
+if __name__ == "__main__":
+    unittest.main()
