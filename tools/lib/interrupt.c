@@ -27,6 +27,6 @@ void interrupts_catch(void (*also)(void))
 	catch (SIGINT, SA_RESETHAND, true);
 	catch (SIGTERM, SA_RESETHAND, true);
 	catch (SIGHUP, SA_RESETHAND, false);
-	/* Each further write to a closed pipe raises this signal again. It must not end the process during the cleanup. */
+	/* Each further write to a closed pipe raises this signal again, also during the cleanup. */
 	catch (SIGPIPE, 0, false);
 }
