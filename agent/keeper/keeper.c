@@ -78,28 +78,30 @@ static int kept_look(const struct keeper *keeper, struct store *store)
 
 /* ---- start ---- */
 
-static int pool_start(struct keeper *keeper, uint32_t index, struct store *store)
+/* A pool before its resources are created. The geometry contains pointers into the device. */
+struct plan {
+	struct module_device device;
+	struct pool_geometry geometry;
+};
+
+static int pool_start(struct keeper *keeper, uint32_t index, const struct plan *plan, struct store *store)
 {
 	const struct config_pool *config = &keeper->config->pools[index];
-	struct pool_geometry geometry;
-	struct module_device device;
 	char text[400];
-	int error = pool_measure(keeper->config, index, &keeper->loader, &keeper->shed, &device, &geometry);
+	int error;
 
-	if (error)
-		return error;
 	if (store->socket < 0)
-		return pool_make(config, &geometry, &device, &keeper->pools[index]);
-	if (!store_fits(store, index, &geometry, text, sizeof(text)))
+		return pool_make(config, &plan->geometry, &plan->device, &keeper->pools[index]);
+	if (!store_fits(store, index, &plan->geometry, text, sizeof(text)))
 		return kept_refuse(text);
-	error = pool_make_from(
-		&geometry, &device, &store->pools[index].segment, store->pools[index].ledger_fd, &keeper->pools[index]);
+	error = pool_make_from(&plan->geometry, &plan->device, &store->pools[index].segment,
+		store->pools[index].ledger_fd, &keeper->pools[index]);
 	if (!error)
 		store->pools[index].ledger_fd = -1; /* now owned by the pool */
 	return error;
 }
 
-static int pools_start(struct keeper *keeper, struct store *store)
+static int pools_start(struct keeper *keeper, const struct plan *plans, struct store *store)
 {
 	if (store->socket >= 0 && store->head.pool_count != keeper->config->pool_count) {
 		char text[100];
@@ -109,7 +111,7 @@ static int pools_start(struct keeper *keeper, struct store *store)
 		return kept_refuse(text);
 	}
 	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
-		int error = pool_start(keeper, i, store);
+		int error = pool_start(keeper, i, &plans[i], store);
 
 		if (error)
 			return error;
@@ -240,39 +242,58 @@ static int listen_start(struct keeper *keeper)
 	return 0;
 }
 
-/* Return the number of descriptors for a pool's memory: one if all memory is in one file, otherwise one per handle. */
-static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t index)
+/* Return the number of descriptors for the memory of a pool: one if all memory is in one file, else one per handle. */
+static uint64_t descriptors_of_memory(const struct config *config, uint32_t index, const struct plan *plan)
 {
-	const struct config_pool *config = &keeper->config->pools[index];
-	const struct pool_header *header = keeper->pools[index].segment.header;
+	const struct config_device unknown = {0};
+	struct config_measure measure;
+	struct config_error error;
 
-	if (!strcmp(config->backend, "host") && config_domains(keeper->config) == 1)
+	if (!strcmp(config->pools[index].backend, "host") && config_domains(config) == 1)
 		return 1;
-	return header->page_count / header->pages_per_handle;
+	if (plan)
+		return plan->geometry.page_count / plan->geometry.pages_per_handle;
+	if (config_pool_measure(config, &config->pools[index], &unknown, &measure, &error) || !measure.pages)
+		return 1;
+	return measure.pages / (measure.handle_bytes / config->pools[index].page_bytes);
 }
 
 /*
  * Refuse a descriptor limit that does not admit a single session. descriptors.c uses the same count to refuse sessions.
+ * plans: NULL: the devices are not known yet. Then refuse only limits that no device makes sufficient, but with the
+ * number that the configuration suggests.
  */
-static int descriptors_check(const struct keeper *keeper)
+static int descriptors_check(const struct config *config, const struct plan *plans)
 {
-	uint64_t needed =
-		DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)keeper->config->pool_count * DESCRIPTORS_OF_POOL;
+	uint64_t own = DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)config->pool_count * DESCRIPTORS_OF_POOL;
+	uint64_t needed = own;
 	struct rlimit limit;
 
-	/* A pool that is not made yet needs at least one. */
-	for (uint32_t i = 0; i < keeper->config->pool_count; i++)
-		needed += i < keeper->start.pool_count ? descriptors_of_memory(keeper, i) : 1;
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
+	for (uint32_t i = 0; i < config->pool_count; i++)
+		needed += descriptors_of_memory(config, i, plans ? &plans[i] : NULL);
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= (plans ? needed : own + config->pool_count))
 		return 0;
 	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
-		  "raise the limit (LimitNOFILE= of the unit)",
+		  "raise the limit (LimitNOFILE= of the unit) or choose a larger handle_size",
 		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
 	return -EMFILE;
 }
 
+static int pools_plan(struct keeper *keeper, struct plan *plans)
+{
+	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
+		int error = pool_measure(
+			keeper->config, i, &keeper->loader, &keeper->shed, &plans[i].device, &plans[i].geometry);
+
+		if (error)
+			return error;
+	}
+	return descriptors_check(keeper->config, plans);
+}
+
 static int keeper_setup(struct keeper *keeper, const char *module)
 {
+	static struct plan plans[MODULE_POOLS_MAX];
 	struct store store;
 	int error;
 
@@ -287,16 +308,16 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	keeper->start.incarnation = wall_us() << 10;
 	error = signals_setup(keeper);
 	if (!error)
-		error = descriptors_check(keeper);
+		error = descriptors_check(keeper->config, NULL);
 	if (!error)
 		error = module_find(keeper, module);
 	if (!error)
 		error = kept_look(keeper, &store);
 	if (error)
 		return error;
-	error = pools_start(keeper, &store);
+	error = pools_plan(keeper, plans);
 	if (!error)
-		error = descriptors_check(keeper);
+		error = pools_start(keeper, plans, &store);
 	if (!error)
 		error = listen_start(keeper);
 	if (!error)
@@ -307,7 +328,7 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	return error ? error : agent_start(keeper);
 }
 
-/* Raise the limit of descriptors: a CUDA pool may need one per page, and each session needs four. */
+/* Raise the limit of descriptors: a pool may need one per page, and each session needs four. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;

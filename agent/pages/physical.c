@@ -19,6 +19,25 @@ static bool same_arena(const struct gpu_export *first, const struct gpu_export *
 		other->offset == first->offset + distance && other->length == first->length;
 }
 
+/* Release a handle after its export, which keeps the memory. Otherwise a handle may need a second descriptor. */
+static void handle_release(struct physical *physical, uint32_t handle)
+{
+	gpu_release(physical->gpu, physical->handles[handle]);
+	physical->handles[handle] = 0;
+}
+
+static int handle_export(struct physical *physical, uint32_t handle)
+{
+	int error = gpu_export(physical->gpu, physical->handles[handle], &physical->exports[handle]);
+
+	if (error)
+		return error;
+	handle_release(physical, handle);
+	physical->exported++;
+	return 0;
+}
+
+/* Export handles that may be in one file. Such a file can only grow before its first export. */
 static int export_all(struct physical *physical)
 {
 	int error = gpu_export(physical->gpu, physical->handles[0], &physical->exports[0]);
@@ -30,9 +49,12 @@ static int export_all(struct physical *physical)
 		error = gpu_export(physical->gpu, physical->handles[i], &physical->exports[i]);
 		if (error)
 			return error;
-		if (i == 1)
+		if (i == 1) {
 			physical->arena =
 				same_arena(&physical->exports[0], &physical->exports[1], physical->handle_bytes);
+			if (!physical->arena)
+				handle_release(physical, 0);
+		}
 		if (physical->arena) {
 			bool same =
 				same_arena(&physical->exports[0], &physical->exports[i], i * physical->handle_bytes);
@@ -46,6 +68,7 @@ static int export_all(struct physical *physical)
 			continue;
 		}
 		physical->exported = i + 1;
+		handle_release(physical, i);
 	}
 	if (physical->handle_count == 1)
 		physical->arena = true;
@@ -97,24 +120,25 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 		if (error)
 			goto destroy;
 		physical->created = i + 1;
+		error = plan->separate ? handle_export(physical, i) : 0;
+		if (error)
+			goto complain;
 		if ((i + 1) % 8192 == 0)
 			log_info("pool '%s': %u of %u handles created", plan->pool, i + 1, plan->handle_count);
 	}
-	error = export_all(physical);
-	if (!error && plan->separate && physical->arena)
-		physical->arena = false; /* a single handle has its own file */
-	if (error) {
-		log_error(
-			"cannot export the memory of pool '%s', which needs %u descriptors: %s; raise RLIMIT_NOFILE or "
-			"choose a larger handle_size",
-			plan->pool, physical->arena && !plan->separate ? 1 : plan->handle_count, gpu_error_text());
-		goto destroy;
-	}
+	error = plan->separate ? 0 : export_all(physical);
+	if (error)
+		goto complain;
 	if (plan->huge)
 		error = huge_pages_make(physical, plan);
 	if (error)
 		goto destroy;
 	return 0;
+complain:
+	log_error(
+		"cannot export the memory of pool '%s', which needs %u descriptors: %s; raise RLIMIT_NOFILE or choose "
+		"a larger handle_size",
+		plan->pool, physical->arena ? 1 : plan->handle_count, gpu_error_text());
 destroy:
 	physical_destroy(physical);
 	return error;
@@ -186,9 +210,7 @@ static int adopt_complete(struct physical *physical, const struct physical_plan 
 		error = handle_create(physical, i, plan->pool);
 		physical->created = i + 1;
 		if (!error)
-			error = gpu_export(physical->gpu, physical->handles[i], &physical->exports[i]);
-		if (!error)
-			physical->exported++;
+			error = handle_export(physical, i);
 	}
 	return error;
 }

@@ -17,7 +17,7 @@ struct physical {
 	uint64_t handle_bytes;
 	uint32_t handle_count;
 	bool arena;                 /* all handles are adjacent in the file of exports[0] */
-	uint64_t *handles;          /* 0: adopted, so this process has no driver handle */
+	uint64_t *handles;          /* 0: exported or adopted, so this process has no driver handle */
 	struct gpu_export *exports; /* [handle_count], or [1] for an arena */
 	uint32_t created, exported;
 };

@@ -162,6 +162,23 @@ static void test_a_signal_leaves_nothing(void **state)
 	ends_clean_by(SIGHUP, "");
 	ends_clean_by(SIGTERM, "malloc_async_churn");
 	ends_clean_by(SIGINT, "");
+	ends_clean_by(SIGPIPE, "malloc_async_churn/run/attach");
+}
+
+/* Every write to a closed pipe raises SIGPIPE, also those after the first. */
+static void test_a_closed_output_leaves_nothing(void **state)
+{
+	static const char *const arguments[] = {"--runs", "1", "shared_count", NULL};
+	int ends[2];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	close(ends[0]);
+	child = tool_start_to(arguments, ends[1], -1);
+	close(ends[1]);
+	assert_int_equal(tool_wait(child), 128 + SIGPIPE);
+	assert_nothing_left();
 }
 
 /* A build is compared with itself: each figure has one ratio per round. */
@@ -206,6 +223,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_a_signal_leaves_nothing),
+		cmocka_unit_test(test_a_closed_output_leaves_nothing),
 		cmocka_unit_test(test_against_a_build),
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),

@@ -204,7 +204,7 @@ static void test_demo_finds_one_flipped_bit(void **state)
 	assert_nothing_left();
 }
 
-static void test_demo_interrupted_leaves_nothing(void **state)
+static void interrupted_leaves_nothing(int signal_number)
 {
 	const char *const arguments[] = {
 		"--no-split", "--kill-every", "1", "--model", "tiny", "--report", report, NULL};
@@ -214,7 +214,6 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	ssize_t more;
 	pid_t child;
 
-	(void)state;
 	unlink(report);
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	child = tool_start(arguments, ends[1]);
@@ -224,7 +223,7 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 		length += (size_t)more;
 		said[length] = '\0';
 		if (strstr(said, " requests ")) {
-			kill(child, SIGINT);
+			kill(child, signal_number);
 			break;
 		}
 	}
@@ -234,6 +233,13 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	assert_int_equal(tool_wait(child), 130);
 	assert_int_equal(access(report, F_OK), -1);
 	assert_nothing_left();
+}
+
+static void test_demo_interrupted_leaves_nothing(void **state)
+{
+	(void)state;
+	interrupted_leaves_nothing(SIGINT);
+	interrupted_leaves_nothing(SIGPIPE);
 }
 
 /* The agent that --keep has left running. */

@@ -380,7 +380,7 @@ static void crowd_end(struct crowd *crowd)
 /* Requirements: S12. */
 static void test_few_descriptors_refuse_sessions_by_name(void **state)
 {
-	enum { CROWDS = 4, ON_CUDA = 2 * PAGES };
+	enum { CROWDS = 4, ON_CUDA = PAGES };
 	const int most = strcmp(harness_backend(), "host") ? FEW + ON_CUDA : FEW;
 	struct crowd crowds[CROWDS];
 	struct result result;

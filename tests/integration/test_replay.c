@@ -309,7 +309,7 @@ static void test_takes_incomplete_traces_if_asked(void **state)
 	assert_non_null(strstr(read_text(tool.out), "2 events were skipped"));
 }
 
-static void test_interrupted_leaves_nothing(void **state)
+static void interrupted_leaves_nothing(int signal_number)
 {
 	const char *const arguments[] = {"malloc", trace_path, "--speed", "0.001", "--pool-size", "64MiB", NULL};
 	int ends[2];
@@ -318,7 +318,6 @@ static void test_interrupted_leaves_nothing(void **state)
 	ssize_t more;
 	pid_t child;
 
-	(void)state;
 	/* One thread waits for its time, and another thread for an allocation of the first. */
 	write_text(trace_path,
 		"time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,"
@@ -331,15 +330,22 @@ static void test_interrupted_leaves_nothing(void **state)
 		length += (size_t)more;
 		said[length] = '\0';
 		if (strstr(said, " events, ")) {
-			kill(child, SIGINT);
+			kill(child, signal_number);
 			break;
 		}
 	}
 	while (read(ends[0], said, sizeof said) > 0)
 		;
 	close(ends[0]);
-	assert_int_equal(tool_wait(child), 130);
+	assert_int_equal(tool_wait(child), 128 + signal_number);
 	assert_nothing_left();
+}
+
+static void test_interrupted_leaves_nothing(void **state)
+{
+	(void)state;
+	interrupted_leaves_nothing(SIGINT);
+	interrupted_leaves_nothing(SIGPIPE);
 }
 
 static void test_helps(void **state)

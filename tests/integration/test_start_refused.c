@@ -7,10 +7,12 @@
  */
 #include "tests/integration/tool_process.h"
 
+#include "client/gpool.h"
 #include "proto/attach.h"
 
 #include <linux/capability.h>
 #include <pwd.h>
+#include <stdbool.h>
 #include <sys/resource.h>
 
 #define POOL "name=p0,backend=host,size=8MiB,page_size=512KB,reserved=0"
@@ -114,6 +116,81 @@ static void test_too_few_descriptors(void **state)
 		"tenants = ( { name = \"a\"; domain = \"x\"; users = [ \"1\" ]; }, { name = \"b\"; domain = \"y\"; } "
 		");\n");
 	refused(run_limited(80, separate), "RLIMIT_NOFILE is 80: these pools and one session need 90 descriptors");
+}
+
+/* Start gpoold with this limit in a child, which keeps it, attach a session, allocate a page, and stop gpoold. */
+static void serves_limited(rlim_t limit, const char *const *arguments)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_block block;
+	struct gpool *pool;
+	int error, status;
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		int log = open(tool.error, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+		dup2(log, STDERR_FILENO);
+		limit_descriptors(limit);
+		execv(tool.program, (char *const *)(uintptr_t)arguments);
+		_exit(98);
+	}
+	options.directory = directory;
+	options.pool = "p0";
+	options.timeout_ms = 1000;
+	do {
+		error = gpool_open(&options, &pool);
+		assert_int_equal(waitpid(child, &status, WNOHANG), 0);
+	} while (error == -ENOENT || error == -ETIMEDOUT);
+	if (error)
+		fail_msg("limit %u: %s; %s", (unsigned)limit, gpool_last_error(error), read_text(tool.error));
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+	assert_int_equal(kill(child, SIGTERM), 0);
+	assert_int_equal(tool_wait(child), 0);
+}
+
+#define HOST(name, keys) "{ name = \"" name "\"; backend = \"host\"; reserved = \"0 pages\"; " keys " }"
+#define SMALL "size = \"8MiB\"; page_size = \"512KB\";"
+#define LARGE "size = \"8MiB\"; page_size = \"1MB\";"
+
+/*
+ * The number of descriptors in the message is sufficient, and one less is not, whatever determines it: pools, trust
+ * domains, pages and handles.
+ */
+static void test_the_number_of_descriptors_is_sufficient(void **state)
+{
+	static const struct {
+		const char *pools;
+		bool domains;
+		unsigned needed;
+	} cases[] = {
+		{HOST("p0", SMALL), false, 75},
+		{HOST("p0", SMALL), true, 90},
+		{HOST("p0", LARGE), true, 82},
+		{HOST("p0", "size = \"300MiB\"; page_size = \"1MB\";"), true, 374},
+		{HOST("p0", "size = \"64MiB\"; page_size = \"512KB\"; handle_size = \"4MB\";"), true, 90},
+		{HOST("p0", SMALL) ", " HOST("p1", LARGE), true, 104},
+		{HOST("p0", SMALL) ", " HOST("p1", LARGE), false, 82},
+	};
+	char config[64], text[1024];
+	const char *const arguments[] = {
+		"gpoold", "--config", tool_path(config, "limits.conf"), "--dir", directory, NULL};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(text, sizeof(text), "pools = ( %s );\n%s", cases[i].pools,
+			cases[i].domains ? "tenants = ( { name = \"a\"; domain = \"x\"; users = [ \"1\" ]; }, { name = "
+					   "\"b\"; domain = \"y\"; } );\n"
+					 : "");
+		write_text(config, text);
+		snprintf(text, sizeof(text), "RLIMIT_NOFILE is %u: these pools and one session need %u descriptors",
+			cases[i].needed - 1, cases[i].needed);
+		refused(run_limited(cases[i].needed - 1, arguments + 1), text);
+		serves_limited(cases[i].needed, arguments);
+	}
 }
 
 /* ---- the attach socket ---- */
@@ -222,6 +299,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_check_and_start_agree),
 		cmocka_unit_test(test_too_few_descriptors),
+		cmocka_unit_test(test_the_number_of_descriptors_is_sufficient),
 		cmocka_unit_test(test_a_path_that_is_no_socket),
 		cmocka_unit_test(test_a_folder_that_the_front_cannot_pass),
 		cmocka_unit_test(test_a_wait_for_the_address_ends_with_sigterm),

@@ -38,10 +38,10 @@ static struct {
 /* ---- running the tool ---- */
 
 /*
- * Start the tool with arguments up to NULL. Its output is written to tool.out. Its messages are written to error_fd or,
- * if that is -1, to tool.error.
+ * Start the tool with arguments up to NULL. Its output is written to out_fd or, if that is -1, to tool.out. Its
+ * messages are written to error_fd or, if that is -1, to tool.error.
  */
-static inline pid_t tool_start(const char *const *arguments, int error_fd)
+static inline pid_t tool_start_to(const char *const *arguments, int out_fd, int error_fd)
 {
 	const char *all[TOOL_ARGUMENTS_MAX] = {tool.program};
 	pid_t child;
@@ -54,7 +54,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
-		int out = open(tool.out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		int out = out_fd >= 0 ? out_fd : open(tool.out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 		int error = error_fd >= 0 ? error_fd : open(tool.error, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
 		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
@@ -63,10 +63,16 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 		signal(SIGHUP, SIG_DFL);
 		signal(SIGINT, SIG_DFL);
 		signal(SIGTERM, SIG_DFL);
+		signal(SIGPIPE, SIG_DFL);
 		execv(tool.program, (char *const *)(uintptr_t)all);
 		_exit(98);
 	}
 	return child;
+}
+
+static inline pid_t tool_start(const char *const *arguments, int error_fd)
+{
+	return tool_start_to(arguments, -1, error_fd);
 }
 
 /* Wait for the tool. Return its exit status. */

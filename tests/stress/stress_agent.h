@@ -15,6 +15,7 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -80,6 +81,20 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 	return true;
 }
 
+static pid_t stress_program;
+
+/*
+ * If standard output is closed, such as by `| head`, continue without output, so that gpoold is stopped and its folder
+ * removed. Forked workers still end at this signal: libgpool must not raise it.
+ */
+static inline void stress_output_closed(int number)
+{
+	if (getpid() == stress_program)
+		return;
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
 /*
  * stress_agent_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved. settings: key=value,
  * terminated by NULL; or NULL. The caller may then fork workers, which open their own sessions. Since this process has
@@ -109,6 +124,8 @@ static inline bool stress_agent_start_with(
 		arguments[count++] = more[i];
 	arguments[count] = NULL;
 	fflush(stdout);
+	stress_program = getpid();
+	signal(SIGPIPE, stress_output_closed);
 	harness_start(&agent->harness, arguments);
 	agent->directory = agent->harness.directory;
 	agent->keeper = agent->harness.pid;

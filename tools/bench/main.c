@@ -58,7 +58,7 @@ static void running_end(void)
 		kill(running, SIGTERM);
 }
 
-static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP};
+static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 
 static void signals_block(int how)
 {

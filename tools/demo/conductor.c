@@ -51,6 +51,7 @@ void conductor_signals(void)
 	sigaddset(&watched, SIGINT);
 	sigaddset(&watched, SIGTERM);
 	sigaddset(&watched, SIGHUP);
+	sigaddset(&watched, SIGPIPE); /* standard output was closed */
 	sigaddset(&watched, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &watched, NULL);
 }
@@ -366,7 +367,7 @@ static bool pause_for(uint64_t us)
 	struct timespec timeout = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
 	int signal_number = sigtimedwait(&watched, NULL, &timeout);
 
-	return signal_number != SIGINT && signal_number != SIGTERM && signal_number != SIGHUP;
+	return signal_number < 0 || signal_number == SIGCHLD;
 }
 
 static void conduct(struct conductor *conductor)

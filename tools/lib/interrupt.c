@@ -1,5 +1,8 @@
 #include "tools/lib/interrupt.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 volatile sig_atomic_t interrupted;
 static void (*call_also)(void);
 
@@ -10,13 +13,20 @@ static void interrupt(int number)
 		call_also();
 }
 
+static void catch (int number, int flags, bool even_if_ignored)
+{
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = flags}, before;
+
+	if (even_if_ignored || (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN))
+		sigaction(number, &action, NULL);
+}
+
 void interrupts_catch(void (*also)(void))
 {
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}, before;
-
 	call_also = also;
-	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (signals[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN))
-			sigaction(signals[i], &action, NULL);
+	catch (SIGINT, SA_RESETHAND, true);
+	catch (SIGTERM, SA_RESETHAND, true);
+	catch (SIGHUP, SA_RESETHAND, false);
+	/* Each further write to a closed pipe raises this signal again, also during the cleanup. */
+	catch (SIGPIPE, 0, false);
 }

@@ -1,15 +1,14 @@
-/* interrupt.h - SIGINT, SIGTERM and SIGHUP as a flag. */
+/* interrupt.h - SIGINT, SIGTERM, SIGHUP and SIGPIPE as a flag. */
 #ifndef GPOOL_TOOLS_LIB_INTERRUPT_H
 #define GPOOL_TOOLS_LIB_INTERRUPT_H
 
 #include <signal.h>
-#include <stddef.h>
 
 extern volatile sig_atomic_t interrupted; /* the signal; 0: none yet */
 
 /*
  * interrupts_catch() - set `interrupted` at these signals from now on. A second signal of the same kind ends the
- * process at once. If SIGHUP is ignored (nohup), it stays ignored.
+ * process at once, except SIGPIPE. If SIGHUP (nohup) or SIGPIPE is ignored, it stays ignored.
  *
  * @also: called at the signal; may be NULL
  */
