@@ -7,105 +7,13 @@
  * Requirements: D1.
  */
 #include "cuda/kernels/block_copy.h"
+#include "tests/driver/rules.h"
 
-#include <cuda.h>
-
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-#include <pthread.h>
 #include <sched.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define OK(call) assert_int_equal(call, CUDA_SUCCESS)
-#define REFUSED(error, call) assert_int_equal(call, CUDA_ERROR_##error)
-
-void gpuDoubleFault(void);
-int gpuDoubleFailed(void);
-const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
-uint64_t gpuDoubleModeled(void);
-int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total);
-
-static const size_t PAGE = 2 << 20;
 enum { COPIED = 32 }; /* pages of a copy that is interrupted */
-static CUcontext context;
-
-static CUmemAllocationProp properties(int device)
-{
-	CUmemAllocationProp made = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
-
-	made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	made.location.id = device;
-	return made;
-}
-
-static CUmemAccessDesc access_of(int device, CUmemAccess_flags flags)
-{
-	CUmemAccessDesc made = {.flags = flags};
-
-	made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	made.location.id = device;
-	return made;
-}
-
-static CUmemGenericAllocationHandle create(size_t bytes)
-{
-	CUmemAllocationProp wanted = properties(0);
-	CUmemGenericAllocationHandle handle;
-
-	OK(cuMemCreate(&handle, bytes, &wanted, 0));
-	return handle;
-}
-
-/* pages_mapped() - pages with access. Their handles are released: the mappings keep the memory. */
-static CUdeviceptr pages_mapped(size_t count)
-{
-	CUmemAccessDesc access = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-	CUdeviceptr at;
-
-	OK(cuMemAddressReserve(&at, count * PAGE, 0, 0, 0));
-	for (size_t i = 0; i < count; i++) {
-		CUmemGenericAllocationHandle handle = create(PAGE);
-
-		OK(cuMemMap(at + i * PAGE, PAGE, 0, handle, 0));
-		OK(cuMemRelease(handle));
-	}
-	OK(cuMemSetAccess(at, count * PAGE, &access, 1));
-	return at;
-}
-
-static CUdeviceptr mapped(void)
-{
-	return pages_mapped(1);
-}
-
-static void pages_unmap(CUdeviceptr at, size_t count)
-{
-	OK(cuMemUnmap(at, count * PAGE));
-	OK(cuMemAddressFree(at, count * PAGE));
-}
-
-static int setup(void **state)
-{
-	(void)state;
-	OK(cuInit(0));
-	OK(cuDevicePrimaryCtxRetain(&context, 0));
-	OK(cuCtxSetCurrent(context));
-	return 0;
-}
 
 /* in_child() - run a case in a forked child. Return its exit status, or -1 if a signal killed it. */
 static int in_child(void (*run)(void))
@@ -715,17 +623,6 @@ static void test_calls_are_counted_for_each_thread(void **state)
 	assert_int_equal(thread_calls("cuMemAlloc"), allocs + 2);
 	assert_int_equal(thread_calls("cuMemAlloc_v2"), 0);
 	assert_int_equal(gpuDoubleModeled(), modeled + 2 * 193);
-}
-
-/* Run a function in a child, which has not called cuInit(). Return the child's wait status. */
-static int status_of(int (*function)(void))
-{
-	pid_t child = fork();
-	int status;
-
-	if (child == 0)
-		_exit(function());
-	return child > 0 && waitpid(child, &status, 0) == child ? status : -1;
 }
 
 int main(void)

@@ -14,7 +14,8 @@ enum {
 	NVML_INVALID_ARGUMENT = 2,
 	NVML_NOT_SUPPORTED = 3,
 	NVML_NOT_FOUND = 6,
-	NVML_DRIVER_NOT_LOADED = 9
+	NVML_DRIVER_NOT_LOADED = 9,
+	NVML_ARGUMENT_VERSION_MISMATCH = 25
 };
 
 struct nvml_memory {
@@ -115,24 +116,32 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
 	return NVML_SUCCESS;
 }
 
-/* nvmlGpuFabricInfoV_t: all its versions begin with these fields. State 0: the device has no fabric. */
+/* nvmlGpuFabricInfoV_t: its versions 2, with the health, and 3, with its summary, begin with these fields. */
 struct nvml_fabric {
-	unsigned version;
+	unsigned version; /* the size of the struct, and its number in the highest byte */
 	unsigned char cluster[16];
 	int status;
 	unsigned clique;
 	unsigned char state;
+	unsigned health;
 };
+enum { FABRIC_2 = sizeof(struct nvml_fabric) | 2 << 24, FABRIC_3 = (sizeof(struct nvml_fabric) + 4) | 3 << 24 };
 ENTRY int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric);
 
 int nvmlDeviceGetGpuFabricInfoV(void *device, struct nvml_fabric *fabric)
 {
-	/* "Device Queries": the state shows whether the device belongs to a fabric. */
+	/*
+	 * "Device Queries": the caller sets the version. The documentation does not name the error for another one. For
+	 * a device without a fabric, it has an error and a state; here it is the state, without which PyTorch's
+	 * allocator fails.
+	 */
 	if (!memory_of)
 		return NVML_UNINITIALIZED;
 	if (!device || !fabric)
 		return NVML_INVALID_ARGUMENT;
-	fabric->state = 0;
+	if (fabric->version != FABRIC_2 && fabric->version != FABRIC_3)
+		return NVML_ARGUMENT_VERSION_MISMATCH;
+	fabric->state = 0; /* NVML_GPU_FABRIC_STATE_NOT_SUPPORTED */
 	return NVML_SUCCESS;
 }
 
