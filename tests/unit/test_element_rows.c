@@ -4,8 +4,8 @@
  * Goal: for every element and scale, each implementation writes exactly the bits that element.h and quantise.h define.
  * Only the payload of a NaN is undefined.
  *
- * Method: all 16-bit elements, and all codes with all scales. fp32 numbers are random, or at and next to each place
- * where rounding changes. Lengths are not multiples of the vector sizes.
+ * Method: all 16-bit elements, all codes with all scales, and all quotients of an element and a scale. fp32 numbers are
+ * random, or at and next to each place where rounding changes. Lengths are not multiples of the vector sizes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -290,50 +290,88 @@ static bool is_near(double is, double wanted, double negligible)
 	return fabs(is - wanted) <= 1e-6 * wanted + negligible;
 }
 
-static void group_check(const struct element_rows *code, uint32_t element, uint32_t count, const void *values)
+static void groups_check(
+	const struct element_rows *code, uint32_t element, uint64_t groups, uint32_t count, const void *values)
 {
-	const uint32_t bytes = count * element_bytes(element);
-	int8_t *wanted = room(count), *forms = room(count), *unmeasured = room(count);
+	const uint64_t all = groups * count, bytes = all * element_bytes(element), group_bytes = bytes / groups;
+	int8_t *wanted = room(all), *forms = room(all), *unmeasured = room(all);
+	uint16_t *wanted_scales = room(groups * 2), *scales = room(groups * 2), *unmeasured_scales = room(groups * 2);
 	struct quantise_error wanted_error = {0}, error = {0};
-	uint16_t wanted_scale, scale, unmeasured_scale;
 	char *wanted_back = room(bytes), *back = room(bytes);
 
-	quantise_group_plain(element, values, count, wanted, &wanted_scale, &wanted_error);
-	code->quantise(element, values, 1, count, forms, &scale, &error);
-	code->quantise(element, values, 1, count, unmeasured, &unmeasured_scale, NULL);
-	assert_memory_equal(forms, wanted, count);
-	assert_memory_equal(unmeasured, wanted, count);
-	assert_int_equal(scale, wanted_scale);
-	assert_int_equal(unmeasured_scale, wanted_scale);
+	element_rows_plain.quantise(element, values, groups, count, wanted, wanted_scales, &wanted_error);
+	code->quantise(element, values, groups, count, forms, scales, &error);
+	code->quantise(element, values, groups, count, unmeasured, unmeasured_scales, NULL);
+	assert_memory_equal(forms, wanted, all);
+	assert_memory_equal(unmeasured, wanted, all);
+	assert_memory_equal(scales, wanted_scales, groups * 2);
+	assert_memory_equal(unmeasured_scales, wanted_scales, groups * 2);
 	assert_true(error.max_error == wanted_error.max_error);
 	assert_true(is_near(error.squares, wanted_error.squares, 0));
 	assert_true(is_near(error.error_squares, wanted_error.error_squares, 1e-14 * error.squares));
-	dequantise_group_plain(element, wanted, count, scale, wanted_back);
-	code->group_dequantise(element, wanted, count, scale, back);
+	for (uint64_t i = 0; i < groups; i++) {
+		dequantise_group_plain(element, wanted + i * count, count, scales[i], wanted_back + i * group_bytes);
+		code->group_dequantise(element, wanted + i * count, count, scales[i], back + i * group_bytes);
+	}
 	assert_memory_equal(back, wanted_back, bytes);
 	free(wanted);
 	free(forms);
 	free(unmeasured);
+	free(wanted_scales);
+	free(scales);
+	free(unmeasured_scales);
 	free(wanted_back);
 	free(back);
 }
 
 static void test_groups_are_those_of_the_reference(void **state)
 {
-	static const uint32_t counts[] = {1, 15, 16, 17, 64, 100, ROW, 1030, 5000};
+	static const uint32_t counts[] = {1, 15, 16, 17, 63, 64, 65, 100, ROW, 1030, 5000};
 	size_t index = 0;
 
 	(void)state;
 	for (const struct element_rows *code; (code = code_next(&index));)
 		for (uint32_t element = 0; element < ELEMENTS; element++)
 			for (size_t n = 0; n < sizeof(counts) / sizeof(*counts); n++)
-				for (uint32_t kind = 0; kind < 200; kind++) {
-					void *values = room((uint64_t)counts[n] * element_bytes(element));
+				for (uint32_t kind = 0, groups; kind < 200; kind += groups) {
+					uint64_t bytes = (uint64_t)counts[n] * element_bytes(element);
+					char *values = room((groups = 1 + random_bits() % 40) * bytes);
 
-					group_fill(element, kind, counts[n], values);
-					group_check(code, element, counts[n], values);
+					for (uint32_t i = 0; i < groups; i++)
+						group_fill(element, kind + i, counts[n], values + i * bytes);
+					groups_check(code, element, groups, counts[n], values);
 					free(values);
 				}
+}
+
+/*
+ * With each scale that differs by more than a power of two, convert all numbers whose codes are not 0, with both signs.
+ * Many of them are halfway between two codes.
+ */
+static void test_each_quotient_is_rounded(void **state)
+{
+	enum { DOUBLINGS = 9 };
+	size_t index = 0;
+
+	(void)state;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t element = 0; element < ELEMENT_F32; element++) {
+			const uint32_t one = bits_of(element, 1), doubling = bits_of(element, 2) - one;
+			const uint32_t count = DOUBLINGS * doubling;
+			uint16_t *values = room(2 * count * sizeof(*values)), last = 0, scale;
+
+			for (uint32_t largest = one + doubling - 1; largest >= one; largest--, last = scale) {
+				scale = quantise_scale(float_of(element, (uint16_t)largest));
+				if (scale == last)
+					continue;
+				for (uint32_t i = 0; i < count; i++) {
+					values[i] = (uint16_t)(largest - i);
+					values[count + i] = (uint16_t)(0x8000 | values[i]);
+				}
+				groups_check(code, element, 2, count, values);
+			}
+			free(values);
+		}
 }
 
 static void test_this_cpu_has_the_instructions(void **state)
@@ -352,6 +390,7 @@ int main(void)
 		cmocka_unit_test(test_transposed_rows),
 		cmocka_unit_test(test_each_code_times_each_scale),
 		cmocka_unit_test(test_groups_are_those_of_the_reference),
+		cmocka_unit_test(test_each_quotient_is_rounded),
 		cmocka_unit_test(test_this_cpu_has_the_instructions),
 	};
 

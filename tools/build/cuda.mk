@@ -73,4 +73,4 @@ $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
 	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # These files are loops over numbers. -O2 prefers small code, so compile them with -O3.
-$(addprefix $(B)/obj/cuda/kernels/,attention.o lora_host.o quantise.o): ALL_CFLAGS += -O3
+$(addprefix $(B)/obj/cuda/kernels/,attention.o element_rows_avx512.o lora_host.o quantise.o): ALL_CFLAGS += -O3
