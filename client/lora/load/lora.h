@@ -73,6 +73,7 @@ struct lora_entry {
 	uint32_t acquired, waiting;  /* waiting: number of threads, and of claims of schedulers */
 	uint32_t beginning, granted; /* threads that wait for the address; those that got it and are still asleep */
 	uint32_t requests;           /* number of requests of schedulers, which prevent unregistering */
+	struct lora_counts counts; /* near `state` and `acquired`, because the statistics of a set read these of all */
 
 	int error; /* error of the last load */
 	struct reason reason;
@@ -83,7 +84,6 @@ struct lora_entry {
 	uint32_t ready;        /* while it is loaded: number of complete pages, counted from the first */
 	uint64_t placed;       /* a new number each time the adapter gets addresses */
 	struct lora_use *uses; /* at most one for each stream */
-	struct lora_counts counts;
 
 	uint64_t acquires, acquires_learned; /* number of all acquires, and of those that `worth` includes */
 	uint64_t served;                     /* acquires by the program, and finished requests of schedulers */
