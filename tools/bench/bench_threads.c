@@ -10,14 +10,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { BATCH = 16, OPERATIONS = 1 << 17, THREADS_MOST = 64 };
+enum { BATCH = 16, OPERATIONS = 1 << 17, SHORT_OPERATIONS = 1 << 20, THREADS_MOST = 64 };
 static const uint64_t device_bytes = UINT64_C(32) << 30, page_bytes = 2 << 20;
 
 struct crowd {
 	struct bench *bench;
 	struct gpool *pool;
 	struct gpool_block shared; /* pinned by all threads */
-	unsigned threads;
+	unsigned steps;            /* of each thread */
 	pthread_barrier_t ready;
 };
 
@@ -87,8 +87,10 @@ static void *thread_main(void *context)
 		thread->error = thread->step(thread);
 	pthread_barrier_wait(&crowd->ready);
 	pthread_barrier_wait(&crowd->ready);
-	for (unsigned i = 0; i < OPERATIONS / BATCH / crowd->threads && !thread->error; i++)
+	for (unsigned i = 0; i < crowd->steps && !thread->error; i++)
 		thread->error = thread->step(thread);
+	/* A thread that ends returns its pages, which is not measured. */
+	pthread_barrier_wait(&crowd->ready);
 	return NULL;
 }
 
@@ -102,14 +104,14 @@ static int crowd_stream(struct crowd *crowd)
 }
 
 /* Return nanoseconds per operation of `count` threads, or a negative errno. */
-static double crowd_run(struct crowd *crowd, unsigned count, int (*step)(struct thread *thread))
+static double crowd_run(struct crowd *crowd, unsigned count, unsigned operations, int (*step)(struct thread *thread))
 {
 	struct thread threads[THREADS_MOST] = {{0}};
 	unsigned streams = 0, started = 0;
-	uint64_t begin = 0, took;
+	uint64_t begin, took = 0;
 	int error = 0;
 
-	crowd->threads = count;
+	crowd->steps = operations / BATCH / count;
 	for (; streams < count && !error; streams++) {
 		threads[streams] = (struct thread){.crowd = crowd, .step = step, .seed = streams + 1};
 		error = gpool_stream_open(crowd->pool, NULL, 0, &threads[streams].stream);
@@ -124,21 +126,23 @@ static double crowd_run(struct crowd *crowd, unsigned count, int (*step)(struct 
 		pthread_barrier_wait(&crowd->ready);
 		begin = monotonic_ns();
 		pthread_barrier_wait(&crowd->ready);
+		pthread_barrier_wait(&crowd->ready);
+		took = monotonic_ns() - begin;
 	}
 	for (unsigned i = 0; i < started; i++) {
 		pthread_join(threads[i].handle, NULL);
 		error = error ? error : threads[i].error;
 	}
-	took = monotonic_ns() - begin;
 	pthread_barrier_destroy(&crowd->ready);
 	for (unsigned i = 0; i < streams; i++)
 		gpool_stream_close(crowd->pool, threads[i].stream);
-	return error ? error : (double)took / (OPERATIONS / BATCH / count * count * BATCH);
+	return error ? error : (double)took / (crowd->steps * count * BATCH);
 }
 
 static int crowd_sample(struct crowd *crowd, unsigned count, int (*step)(struct thread *thread), enum figure figure)
 {
-	double ns = crowd_run(crowd, count, step);
+	/* The shorter operations are more, so that the scheduling of many threads is a small part. */
+	double ns = crowd_run(crowd, count, step == step_malloc ? OPERATIONS : SHORT_OPERATIONS, step);
 
 	if (ns < 0)
 		return bench_complain(crowd->bench, (int)ns, "%u threads", count);

@@ -8,7 +8,8 @@ BUILD is the folder of the programs. A DIMENSION is pages, gpus, sessions, threa
 is all. Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure
 is the median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
 points; a figure whose order is worse than expected is marked with `!`, and the exit status is 1. Threads are measured
-by `gpool-bench threads`, because the interpreter runs one at a time.
+by `gpool-bench threads`, because the interpreter runs one at a time; their order is that of the points with a thread
+for each processor.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ def order_of(points: List[Tuple[int, float]]) -> str:
     errors = {order: error_of(points, order) for order in ORDERS}
     enough = max(NOISE, 1.2 * min(errors.values()))
     return next(order for order in ORDERS if errors[order] <= enough)
+
+
+def growth_of(dimension: str, points: List[Tuple[int, float]]) -> str:
+    """The time of threads falls, or grows with the processors that share a cache line, until each has a thread."""
+    busy = len(os.sched_getaffinity(0)) if dimension == "threads" else 0
+    return order_of([point for point in points if point[0] >= busy] or points)
 
 
 # ---- an agent ----
@@ -466,7 +473,7 @@ def show(dimension: str, results: Dict[str, List[Tuple[int, float]]]) -> bool:
     sizes = [n for n, _ in next(iter(results.values()))]
     print(f"{dimension:<10}" + "".join(f"{n:>10}" for n in sizes) + "  order      expected")
     for name, points in results.items():
-        order, expected = order_of(points), DIMENSIONS[dimension][1][name][1]
+        order, expected = growth_of(dimension, points), DIMENSIONS[dimension][1][name][1]
         worse = names.index(order) > names.index(expected)
         good &= not worse
         cells = "".join(f"{t:>10.3g}" for _, t in points)
@@ -497,7 +504,7 @@ def document(results: Dict[str, Dict[str, List[Tuple[int, float]]]], runs: int) 
         text += "| --- |" + " ---: |" * len(sizes) + " --- | --- | --- |\n"
         for name, points in figures.items():
             cells = " | ".join(f"{time_:.3g}" if time_ < 1000 else f"{time_:,.0f}" for _, time_ in points)
-            orders = f"{order_of(points)} | {DIMENSIONS[dimension][1][name][1]}"
+            orders = f"{growth_of(dimension, points)} | {DIMENSIONS[dimension][1][name][1]}"
             text += f"| `{name}` | {cells} | `{drawn([time_ for _, time_ in points])}` | {orders} |\n"
         text += "\n"
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
