@@ -325,8 +325,24 @@ def number(value: float) -> str:
 
 
 def cells(row: Row) -> list[str]:
-    ahead = {"gpool": "gpool", "peer": "**peer**", "equal": "equal"}[row.winner()]
+    winner = row.winner()
+    ahead = f"**peer**: {reason_of(row) or 'not explained'}" if winner == "peer" else winner
     return [row.work, row.peer, row.figure, number(row.theirs), number(row.ours), row.ratio(), ahead, row.calls]
+
+
+# Why peers are ahead, explained on the page: workloads, figures, and the word that the page explains.
+REASONS = (
+    (r"random|churn", r"software|driver calls|modeled driver time", "pages"),
+    (r"random-[14]m$", r"memory held", "rounding"),
+    (r"random", r"memory held", "slack"),
+    (r"kv-page$", r"software", "ctypes"),
+)
+
+
+def reason_of(row: Row) -> str:
+    return next(
+        (word for work, figure, word in REASONS if re.match(work, row.work) and re.match(figure, row.figure)), ""
+    )
 
 
 HEAD = ["workload", "peer", "figure", "peer's", "gpool's", "peer / gpool", "ahead", "calls by kind"]
