@@ -2,8 +2,8 @@
  * element_rows_avx512.c - conversion to int8 with AVX-512, which computes 16 elements at once. Everything else is that
  * of AVX2.
  *
- * The scales of up to 16 groups are computed at once, because the largest magnitude of a group, two divisions and the first
- * code depend on each other and would take longer than all codes of a short group.
+ * The scales of up to 16 groups are computed at once, because the largest magnitude of a group, two divisions and the
+ * first code depend on each other and would take longer than all codes of a short group.
  *
  * A division takes longer than all other instructions for 16 codes, so fp16 and bf16 are multiplied with the reciprocal
  * of the scale, as the sum of two numbers. With 11 bits of a value and 8 bits of a scale, a quotient that is not
