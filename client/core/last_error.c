@@ -121,8 +121,8 @@ int fail_stale(const struct gpool *pool, const struct gpool_block *block)
 int fail_examined(const struct gpool *pool, const struct gpool_block *block)
 {
 	return fail(-ETIMEDOUT,
-		"the agent examined the block at page %u for longer than %u ms (pins.timeout); try again", block->page,
-		atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed));
+		"the agent has examined or moved the block at page %u for longer than %u ms (pins.timeout); try again",
+		block->page, atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed));
 }
 
 int fail_unpinned(const struct gpool_block *block)

@@ -529,6 +529,7 @@ static void waits_end_with_the_process(uint32_t flags)
 	pthread_join(thread, &result);
 	assert_int_equal((intptr_t)result, -ESRCH);
 	assert_int_equal(gpool_fence_done(ours, undone), -ESRCH);
+	assert_non_null(strstr(gpool_last_error(ESRCH), "died or detached before the fence was signaled"));
 	assert_int_equal(gpool_fence_wait(ours, undone, 0), -ESRCH);
 	assert_int_equal(gpool_stream_wait(ours, stream, undone), -ESRCH);
 	/* Waiting streams continue. A query of the fence reports that the content is not valid. */

@@ -91,6 +91,7 @@ static void test_an_evicted_block(void **state)
 	block = block_of(2, GPOOL_ALLOC_SPILL);
 	assert_int_equal(gpool_unpin(red, &block), 0);
 	assert_int_equal(harness_evict(&harness, gpool_session(red), 2), 2);
+	AWAIT(gpool_touch(red, &block) == -ESTALE); /* -ETIMEDOUT: it is being spilled */
 	SAYS(gpool_touch(red, &block), -ESTALE, "gpool_pin() restores spilled content");
 	SAYS(gpool_address(red, &block, &address), -ESTALE, "gpool_pin() restores spilled content");
 	assert_int_equal(gpool_discard(red, &block), 0);
