@@ -3,6 +3,7 @@
  */
 #include "agent/config/config.h"
 #include "agent/keeper/keeper.h"
+#include "agent/keeper/machine.h"
 #include "agent/config/recipe.h"
 
 #include <errno.h>
@@ -26,7 +27,9 @@ static const char usage[] =
 	"  -s, --set KEY=VALUE     set a key, such as eviction.start=85; may be repeated\n"
 	"      --module FILE       load the code of the agent, the front and the movers from FILE (default:\n"
 	"                          gpoold-agent.so next to this program or, if it does not exist, the installed one)\n"
-	"      --check-config      check the configuration and exit\n"
+	"      --check-config[=file]\n"
+	"                          check the configuration and exit; with =file, do not check whether the directories\n"
+	"                          and the memory of this machine suffice\n"
 	"      --print-config      print each key with its meaning, range and default, and exit\n"
 	"  -f, --foreground        run in the foreground, as gpoold always does\n"
 	"  -h, --help              print this help and exit\n"
@@ -45,7 +48,7 @@ static const struct option options[] = {
 	{"set", required_argument, NULL, 's'},
 	{"foreground", no_argument, NULL, 'f'},
 	{"module", required_argument, NULL, OPTION_MODULE},
-	{"check-config", no_argument, NULL, OPTION_CHECK},
+	{"check-config", optional_argument, NULL, OPTION_CHECK},
 	{"print-config", no_argument, NULL, OPTION_PRINT},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, OPTION_VERSION},
@@ -75,7 +78,7 @@ int main(int argc, char **argv)
 	static struct config config;
 	struct config_error error;
 	const char *module = NULL;
-	bool check = false, print = false;
+	bool check = false, check_machine = true, print = false;
 	int option, code;
 
 	while ((option = getopt_long(argc, argv, "c:d:p:s:fh", options, NULL)) != -1) {
@@ -94,7 +97,14 @@ int main(int argc, char **argv)
 			break;
 		case 'f': break;
 		case OPTION_MODULE: module = optarg; break;
-		case OPTION_CHECK: check = true; break;
+		case OPTION_CHECK:
+			if (optarg && strcmp(optarg, "file")) {
+				fprintf(stderr, "gpoold: --check-config '%s': the permitted word is file\n", optarg);
+				return 2;
+			}
+			check = true;
+			check_machine = !optarg;
+			break;
 		case OPTION_PRINT: print = true; break;
 		case OPTION_VERSION: puts("gpoold " GPOOL_VERSION); return printed();
 		case 'h': fputs(usage, stdout); return printed();
@@ -114,7 +124,7 @@ int main(int argc, char **argv)
 	}
 	if (!recipe.file && !recipe.pool_count)
 		recipe.file = DEFAULT_FILE;
-	if (recipe_load(&recipe, &config, &error)) {
+	if (recipe_load(&recipe, &config, &error) || (check_machine && machine_check(&config, &error))) {
 		fprintf(stderr, "gpoold: %s\n", error.text);
 		return 2;
 	}

@@ -115,8 +115,7 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 
 /* ---- checks across keys ---- */
 
-/* Print the origin of a value: "FILE:LINE", "--set", or "the defaults". */
-static const char *origin_text(const struct config *config, uint32_t origin, char *text, size_t text_bytes)
+const char *config_origin(const struct config *config, uint32_t origin, char *text, size_t text_bytes)
 {
 	const char *source = config->sources[origin >> 24];
 
@@ -136,7 +135,7 @@ static const char *keys_origin(const struct config *config, const char *const *p
 
 	for (; !origin && *paths; paths++)
 		origin = config->origins[config_key_find(&config_keys, *paths) - config_keys.keys];
-	return origin_text(config, origin, text, text_bytes);
+	return config_origin(config, origin, text, text_bytes);
 }
 #define KEYS_ORIGIN(config, where, ...) \
 	keys_origin(config, (const char *const[]){__VA_ARGS__, NULL}, where, sizeof(where))
@@ -203,7 +202,7 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 	uint64_t memory_bytes = device->memory_bytes / 100 * pool->size.value, pages;
 	char where[160];
 
-	origin_text(config, pool->origin, where, sizeof(where));
+	config_origin(config, pool->origin, where, sizeof(where));
 	if (handle_check(pool, device->granularity, where, error))
 		return -EINVAL;
 	if (pool->size.unit == CONFIG_AMOUNT_PERCENT && !device->memory_bytes) {
@@ -251,11 +250,11 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 	struct config_measure measure;
 	char where[160], other[160];
 
-	origin_text(config, pool->origin, where, sizeof(where));
+	config_origin(config, pool->origin, where, sizeof(where));
 	for (uint32_t i = 0; i < index; i++)
 		if (!strcmp(config->pools[i].name, pool->name))
 			return config_fail(error, -EINVAL, "%s: pool '%s' is already defined at %s", where, pool->name,
-				origin_text(config, config->pools[i].origin, other, sizeof(other)));
+				config_origin(config, config->pools[i].origin, other, sizeof(other)));
 	if (pool->huge_pages && strcmp(pool->backend, "host"))
 		return config_fail(
 			error, -EINVAL, "%s: pools.%s.huge_pages requires the back end host", where, pool->name);
@@ -286,7 +285,7 @@ static int minimum_exceeds(const struct config *config, const struct config_tena
 	config_value_format(config_key_find(&config_tenant_keys, "minimum"), tenant, minimum, sizeof(minimum));
 	config_value_format(config_key_find(&config_tenant_keys, "limit"), tenant, limit, sizeof(limit));
 	return config_fail(error, -EINVAL, "%s: the minimum of tenant '%s', %s, exceeds its limit in pool '%s', %s",
-		origin_text(config, tenant->origin, where, sizeof(where)), tenant->name, minimum, pool->name, limit);
+		config_origin(config, tenant->origin, where, sizeof(where)), tenant->name, minimum, pool->name, limit);
 }
 
 static int minima_check(const struct config *config, uint32_t index, struct config_error *error)
@@ -309,7 +308,7 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 			percent += tenant->minimum.value;
 		sum += pages ? config_amount_pages(&tenant->minimum, pool->page_bytes, pages) : 0;
 	}
-	origin_text(config, config->tenants[0].origin, where, sizeof(where));
+	config_origin(config, config->tenants[0].origin, where, sizeof(where));
 	if (percent > 100)
 		return config_fail(error, -EINVAL,
 			"%s: the sum of the minima of all tenants is %" PRIu64 " percent of a pool; the limit is 100",
@@ -345,8 +344,8 @@ static int tenant_pair_check(const struct config *config, const struct config_te
 	char where[160], other[160];
 	uint32_t id;
 
-	origin_text(config, b->origin, where, sizeof(where));
-	origin_text(config, a->origin, other, sizeof(other));
+	config_origin(config, b->origin, where, sizeof(where));
+	config_origin(config, a->origin, other, sizeof(other));
 	if (!strcmp(a->name, b->name))
 		return config_fail(error, -EINVAL, "%s: tenant '%s' is already defined at %s", where, b->name, other);
 	if (names_overlap(&a->users, &b->users, &id))

@@ -79,6 +79,9 @@ int config_synonym_parse(const struct config_synonym *synonym, const struct conf
 /* config_group_help() - return the help text of a group such as "lease" or "access.workers", or "". */
 const char *config_group_help(const char *path);
 
+/* config_origin() - print the origin of a value: "FILE:LINE", "--set", or "the defaults". Return: text. */
+const char *config_origin(const struct config *config, uint32_t origin, char *text, size_t text_bytes);
+
 /* config_fail() - set the text of an error. Return: code. */
 int config_fail(struct config_error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

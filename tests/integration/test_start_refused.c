@@ -66,6 +66,60 @@ static void test_check_and_start_agree(void **state)
 	}
 }
 
+/* ---- this machine ---- */
+
+/* The configuration is refused for this machine, with `text`, by the start and by --check-config, but is valid. */
+static void unfit(const char *first, const char *second, const char *text)
+{
+	char *checked;
+
+	assert_int_equal(RUN("--check-config", "--pool", first, "--pool", second), 2);
+	checked = strdup(read_text(tool.error));
+	assert_non_null(checked);
+	if (!strstr(checked, text))
+		fail_msg("expected '%s', not '%s'", text, checked);
+	assert_int_equal(RUN("--dir", directory, "--pool", first, "--pool", second), 2);
+	assert_string_equal(read_text(tool.error), checked);
+	free(checked);
+	assert_int_equal(RUN("--check-config=file", "--pool", first, "--pool", second), 0);
+}
+
+static void test_a_machine_that_cannot_serve(void **state)
+{
+	char text[256], path[64];
+
+	(void)state;
+	unfit("name=a,backend=host,size=8MiB,spill_directory=/nowhere", POOL,
+		"--pool: pools.a.spill_directory: cannot create a file in '/nowhere': No such file or directory; "
+		"create a directory there");
+	unfit(POOL, "name=a,backend=host,size=8MiB,spill_directory=/proc",
+		"spill_directory: cannot create a file in '/proc': the file system does not support");
+	write_text(tool_path(path, "text"), "");
+	snprintf(text, sizeof(text), "name=a,backend=host,size=8MiB,spill_directory=%s", path);
+	unfit(text, POOL, "Not a directory");
+	snprintf(text, sizeof(text), "name=a,backend=host,size=8MiB,spill_directory=%s", tool.folder);
+	assert_int_equal(RUN("--check-config", "--pool", text), 0);
+	assert_int_equal(
+		RUN("--check-config", "--pool", "name=a,backend=host,size=8MiB,spill_directory=/nowhere,spill_file=0B"),
+		0);
+
+	unfit("name=a,backend=host,size=16TiB,page_size=4MB", POOL,
+		"--pool: pools.a.size: the pools up to this one on device '0' of the back end host have 16777216 MiB, "
+		"but the device has ");
+	setenv("GPOOL_HOST_MEMORY", "64MiB", 1);
+	unfit("name=a,backend=host,size=40MiB", "name=b,backend=host,size=26MiB",
+		"pools.b.size: the pools up to this one on device '0' of the back end host have 66 MiB, but the device "
+		"has 64 MiB");
+	assert_int_equal(RUN("--check-config", "--pool", "name=a,backend=host,size=40MiB", "--pool",
+				 "name=b,backend=host,size=24MiB"),
+		0);
+	assert_int_equal(RUN("--check-config", "--pool", "name=a,backend=host,size=40MiB", "--pool",
+				 "name=b,backend=host,size=40MiB,device=1", "--pool", "name=c,backend=cuda,size=1TiB"),
+		0);
+	unsetenv("GPOOL_HOST_MEMORY");
+	assert_int_equal(RUN("--check-config=all", "--pool", POOL), 2);
+}
+
 /* ---- descriptors ---- */
 
 /* Root could raise the limit again, so this process permanently drops the capability to do so. */
@@ -298,6 +352,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_check_and_start_agree),
+		cmocka_unit_test(test_a_machine_that_cannot_serve),
 		cmocka_unit_test(test_too_few_descriptors),
 		cmocka_unit_test(test_the_number_of_descriptors_is_sufficient),
 		cmocka_unit_test(test_a_path_that_is_no_socket),

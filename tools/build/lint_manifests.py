@@ -44,7 +44,7 @@ def configuration_errors(name: str, document: dict) -> list[str]:
             file.write(text)
             file.flush()
             checked = subprocess.run(
-                [GPOOLD, "--check-config", "--config", file.name], stderr=subprocess.PIPE, text=True
+                [GPOOLD, "--check-config=file", "--config", file.name], stderr=subprocess.PIPE, text=True
             )
         if checked.returncode:
             errors.append(f"{name}: {key}: {checked.stderr.strip()}")
