@@ -129,6 +129,7 @@ static inline void view_role(const struct role_record *record, uint64_t now_ms, 
 {
 	uint64_t changed_ms = atomic_load_explicit(&record->changed_ms, memory_order_relaxed);
 
+	to->domain = record->domain;
 	to->session = atomic_load_explicit(&record->holder, memory_order_relaxed);
 	to->standbys = atomic_load_explicit(&record->waiters, memory_order_relaxed);
 	to->token = atomic_load_explicit(&record->token, memory_order_relaxed);

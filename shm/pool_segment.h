@@ -25,7 +25,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 19,
+	POOL_LAYOUT_VERSION = 20,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
@@ -205,9 +205,10 @@ static inline bool object_kept_by_pins(const struct object_record *record)
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A leadership role, which one session holds at a time. Each grant raises `token`, so that receivers can reject
- * requests of earlier holders. The token never decreases, even if the record is reused for another name. A reader that
- * sees the same token before and after reading `holder` and `name` has read a consistent pair.
+ * A leadership role, which one session holds at a time. Two trust domains may use the same name for different roles.
+ * Each grant raises `token`, so that receivers can reject requests of earlier holders. The token never decreases, even
+ * if the record is reused for another name. A reader that sees the same token before and after reading `holder` and
+ * `name` has read a consistent pair.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
@@ -217,10 +218,12 @@ struct role_record {
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES]; /* tenant whose sessions may hold the role: the tenant of the first candidate */
 	_Atomic uint32_t state;       /* enum role_state; stored last, cleared first */
+	uint32_t domain;              /* trust domain of the name, as in ledger_session */
+	_Atomic uint64_t changed_ms;  /* time of the last grant or release, wall clock */
+	_Atomic uint64_t takeovers;   /* grants to a standby because the holder had died */
+	uint32_t uid;                 /* user id of the first candidate */
 	uint32_t reserved;
-	_Atomic uint64_t changed_ms; /* time of the last grant or release, wall clock */
-	_Atomic uint64_t takeovers;  /* grants to a standby because the holder had died */
-	uint64_t more[3];
+	uint64_t more[2];
 };
 static_assert(sizeof(struct role_record) == 192, "shared layout");
 

@@ -201,7 +201,7 @@ struct ledger_header {
 	struct ledger_tenant tenants[LEDGER_TENANTS];
 	/*
 	 * Trust domains by name, because their order in the configuration may change. When all indexes are used, that
-	 * of a domain without members and pages is assigned again.
+	 * of a domain without members, pages and roles is assigned again.
 	 */
 	_Atomic uint32_t domain_count;
 	uint32_t reserved;

@@ -3,6 +3,7 @@
  */
 #include "agent/control/exchange.h"
 #include "agent/base/log.h"
+#include "agent/pages/trust.h"
 #include "agent/session/roles.h"
 #include "proto/view.h"
 
@@ -21,6 +22,7 @@ static void role_entry_fill(const struct pool *pool, const struct role_record *r
 	holder = pool->sessions[entry->session];
 	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
 	snprintf(entry->name, sizeof(entry->name), "%s", record->name);
+	snprintf(entry->domain_name, sizeof(entry->domain_name), "%s", trust_domain_name(pool, record->domain));
 	snprintf(entry->tenant, sizeof(entry->tenant), "%s", record->tenant);
 	if (holder) {
 		entry->pid = (uint32_t)holder->pid;
@@ -59,25 +61,50 @@ int answer_roles(struct exchange *x)
 	return ENCODE(x, roles_reply, &reply);
 }
 
+/*
+ * Return the index of the role with this name in the domain, or in any domain if this name is empty: -ENXIO: there is
+ * none, -EINVAL: several domains have one.
+ */
+static int role_anywhere(const struct pool *pool, const char *name, const char *domain)
+{
+	int found = -ENXIO;
+
+	for (uint32_t index = 0; index < POOL_ROLES; index++) {
+		const struct role_record *record = &pool->segment.roles[index];
+
+		if (role_find(pool, record->domain, name) != (int)index ||
+			(domain[0] && strcmp(trust_domain_name(pool, record->domain), domain) != 0))
+			continue;
+		if (found >= 0)
+			return -EINVAL;
+		found = (int)index;
+	}
+	return found;
+}
+
 int answer_role_remove(struct exchange *x)
 {
 	struct msg_role_remove_request request;
 	struct pool *pool;
 	uint64_t token;
-	int error;
+	int index;
 
 	if (DECODE(x, role_remove_request, &request))
 		return exchange_malformed(x);
 	pool = exchange_pool(x, request.pool);
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
-	error = role_remove(pool, request.name, &token);
-	if (error == -EBUSY)
-		return exchange_fail(x, error,
+	index = role_anywhere(pool, request.name, request.domain);
+	if (index == -EINVAL)
+		return exchange_fail(x, index, "several trust domains have a role '%s'; specify the domain (--domain)",
+			request.name);
+	if (index < 0)
+		return exchange_fail(x, index, "no role '%s' in %s%s%spool '%s'; poolctl roles lists the roles",
+			request.name, request.domain[0] ? "domain '" : "", request.domain,
+			request.domain[0] ? "' of " : "", pool->segment.header->name);
+	if (role_remove(pool, (uint32_t)index, &token))
+		return exchange_fail(x, -EBUSY,
 			"role '%s' is held; its holder must release it or die before it can be removed", request.name);
-	if (error)
-		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists the roles",
-			request.name, pool->segment.header->name);
 	log_info("role '%s' of pool '%s' removed; its last token was %llu", request.name, pool->segment.header->name,
 		(unsigned long long)token);
 	return exchange_done(x, token, "role removed; a new role with this name gets higher tokens");

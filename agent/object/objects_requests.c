@@ -5,6 +5,7 @@
 #include "agent/object/objects.h"
 
 #include "agent/session/asked.h"
+#include "agent/session/roles.h"
 #include "agent/base/crash_point.h"
 #include "agent/base/descriptors.h"
 #include "agent/session/session_limits.h"
@@ -57,19 +58,12 @@ struct question {
 			asked_keep((q)->session, (q)->sequence, bytes, length); \
 	} while (0)
 
-/*
- * Return true if the session holds this role with this token. No token is valid for a role that has never been granted.
- */
+/* Return true if the session holds this role of its trust domain with this token. */
 static bool role_held(const struct session *session, const char *role, uint64_t token)
 {
-	for (uint32_t i = 0; i < POOL_ROLES; i++) {
-		const struct role_record *record = &session->pool->segment.roles[i];
+	int index = role_find(session->pool, session->domain, role);
 
-		if (record->name[0] && !strncmp(record->name, role, sizeof(record->name)))
-			return atomic_load_explicit(&record->holder, memory_order_acquire) == session->id &&
-				atomic_load_explicit(&record->token, memory_order_acquire) == token;
-	}
-	return false;
+	return index >= 0 && role_fence(session->pool, (uint32_t)index, token, session->id) == 0;
 }
 
 /* ---- publish ---- */
@@ -97,9 +91,9 @@ static bool flags_ok(uint32_t flags)
 }
 
 /*
- * Return true if the session may replace or delete a version in its trust domain (docs/rights.md). The writer of a
- * mutable object is its publisher, or has adopted it with the object's role, which only the owner's tenant can hold
- * (agent/session/roles.c).
+ * Return true if the session may replace, delete or adopt a version in its trust domain (docs/rights.md). The writer of
+ * a mutable object is its publisher, or has adopted it with the object's role, which one tenant can hold
+ * (agent/session/roles.h).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
@@ -372,6 +366,9 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 		REFUSE(reply, -EINVAL, "'%s' is not mutable and has no writer", request->name);
 	else if (!record->role[0] || strcmp(record->role, request->role))
 		REFUSE(reply, -EPERM, "'%s' does not belong to role '%s'", request->name, request->role);
+	else if (!may_change(session, record)) /* an admin had removed the role, and another tenant acquired the name */
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may adopt it", request->name,
+			record->tenant);
 	else if (writer && writer != session->id)
 		REFUSE(reply, -EBUSY, "session %u is the writer of '%s'", writer, request->name);
 }

@@ -2,6 +2,7 @@
 
 #include "agent/base/journal.h"
 #include "agent/pages/flight.h"
+#include "agent/pages/share.h"
 
 #include <errno.h>
 #include <string.h>
@@ -67,6 +68,24 @@ static void assign(const struct pool *pool, uint32_t run_count, uint32_t index)
 
 /* ---- make ---- */
 
+static bool share_left(const struct session *session)
+{
+	const struct pool *pool = session->pool;
+	struct share_use use = {0};
+
+	for (uint32_t index = 1; index < POOL_RESERVATIONS; index++) {
+		const struct session *maker = id_of(pool, index) ? maker_of(pool, index) : NULL;
+
+		if (!maker)
+			continue;
+		use.all++;
+		use.of_user += maker->uid == session->uid;
+		use.of_tenant[maker->tenant - pool->tenants]++;
+	}
+	return share_check(pool, session->tenant, session->uid, &use, POOL_RESERVATIONS - 1, POOL_RESERVATIONS - 1) ==
+		SHARE_LEFT;
+}
+
 int reservation_make(struct session *session, const struct lease_want *want, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
@@ -78,7 +97,7 @@ int reservation_make(struct session *session, const struct lease_want *want, str
 		return -EINVAL;
 	if (pool->segment.header->pages_per_handle > 1)
 		return -EOPNOTSUPP;
-	if (!index)
+	if (!index || !share_left(session))
 		return -EUSERS;
 	error = lease_grant(session, want, grant);
 	if (error)

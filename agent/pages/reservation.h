@@ -21,7 +21,8 @@
  * reservation_make() - lease pages to the session as a new reservation. Afterwards the journal contains LEDGER_GRANT;
  * the caller sends the answer and ends the step.
  * reservation_unmake() - undo this.
- * Return: 0, -EINVAL (not a new number of this session), -EUSERS, -EOPNOTSUPP, or as lease_grant().
+ * Return: 0, -EINVAL (not a new number of this session), -EUSERS (no record is left for the tenant or the user, see
+ * share.h), -EOPNOTSUPP, or as lease_grant().
  */
 int reservation_make(struct session *session, const struct lease_want *want, struct lease_grant *grant);
 void reservation_unmake(struct session *session, const struct lease_want *want, const struct lease_grant *grant);

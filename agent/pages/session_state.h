@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
 struct msg_envelope;
 
@@ -68,6 +69,12 @@ struct session {
 	uint8_t *leaks; /* [page_count] enum leak; allocated when a leaked pin is first suspected */
 	struct session *next_dead;
 };
+
+/* session_is_operator() - return true for root and for the agent's own user, which have all rights. */
+static inline bool session_is_operator(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
 
 /*
  * The functions of another part of the agent for a session. pool_create() registers them in pool->session_parts, in the

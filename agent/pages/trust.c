@@ -49,12 +49,16 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 	for (uint32_t i = 1; i < object_end_of(pool); i++)
 		if (object_state(pool, i) != OBJECT_NONE && object_record(pool, i)->domain == domain)
 			return true;
+	for (uint32_t i = 0; i < POOL_ROLES; i++)
+		if (atomic_load_explicit(&pool->segment.roles[i].state, memory_order_relaxed) == ROLE_NAMED &&
+			pool->segment.roles[i].domain == domain)
+			return true;
 	return false;
 }
 
 /*
- * Return an index for a new name: an unused index or, if all are used, the index of a domain without members and pages.
- * Return 0 if there is no such index.
+ * Return an index for a new name: an unused index or, if all are used, the index of a domain without members, pages
+ * and roles. Return 0 if there is no such index.
  */
 static uint32_t name_place(const struct pool *pool)
 {

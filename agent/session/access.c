@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 const char *session_kind_name(uint32_t kind)
 {
@@ -30,11 +29,6 @@ static bool member(const struct config_names *groups, const struct attach_peer *
 		if (named(groups, peer->groups[i]))
 			return true;
 	return false;
-}
-
-bool session_is_operator(uid_t uid)
-{
-	return uid == 0 || uid == geteuid();
 }
 
 static bool is_operator(const struct attach_peer *peer)

@@ -3,6 +3,7 @@
 #include "agent/base/crash_point.h"
 #include "agent/pages/event.h"
 #include "agent/base/log.h"
+#include "agent/pages/share.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -156,12 +157,58 @@ static void vacate(struct pool *pool, uint32_t index, bool died)
 
 /* ---- names ---- */
 
-int role_find(const struct pool *pool, const char *name)
+int role_find(const struct pool *pool, uint32_t domain, const char *name)
 {
 	for (uint32_t index = 0; index < POOL_ROLES; index++)
-		if (named(record_of(pool, index)) && !strcmp(record_of(pool, index)->name, name))
+		if (named(record_of(pool, index)) && record_of(pool, index)->domain == domain &&
+			!strcmp(record_of(pool, index)->name, name))
 			return (int)index;
 	return -ENOENT;
+}
+
+/*
+ * Return the index of an unused record, or -ENOSPC with the reason if the shares of the session's tenant or user are
+ * used up.
+ */
+static int role_place(const struct session *session, char *text, size_t text_bytes)
+{
+	const struct pool *pool = session->pool;
+	const struct tenant *tenant = session->tenant;
+	const struct config *config = &pool->agent->config;
+	struct share_use use = {0};
+	int place = -ENOSPC;
+
+	for (uint32_t index = 0; index < POOL_ROLES; index++) {
+		const struct role_record *record = record_of(pool, index);
+
+		if (!named(record)) {
+			place = place < 0 ? (int)index : place;
+			continue;
+		}
+		use.all++;
+		use.of_user += record->uid == session->uid;
+		for (uint32_t i = 0; i < pool->tenant_count; i++)
+			use.of_tenant[i] += !strcmp(record->tenant, pool->tenants[i].config->name);
+	}
+	switch (share_check(pool, tenant, session->uid, &use, POOL_ROLES, POOL_ROLES)) {
+	case SHARE_LEFT: return place;
+	case SHARE_NONE_LEFT:
+		snprintf(text, text_bytes, "pool '%s' has %d roles, the limit", pool->config->name, POOL_ROLES);
+		break;
+	case SHARE_OF_OTHER_TENANTS:
+		snprintf(text, text_bytes,
+			"tenant '%s' has %u of %d roles, and the rest is reserved for other tenants by "
+			"limits.tenant_sessions (%u percent)",
+			tenant->config->name, use.of_tenant[tenant - pool->tenants], POOL_ROLES,
+			config->limits.tenant_percent);
+		break;
+	case SHARE_OF_USER_USED:
+		snprintf(text, text_bytes,
+			"user %u has %u of %d roles, the limit for one user by limits.user_sessions (%u percent)",
+			session->uid, use.of_user, POOL_ROLES, config->limits.user_percent);
+		break;
+	}
+	return -ENOSPC;
 }
 
 /*
@@ -178,37 +225,29 @@ static uint64_t token_above_all(const struct pool *pool)
 	return most + 1;
 }
 
-static int role_name(struct pool *pool, const char *name, const char *tenant)
+static void role_name(const struct session *session, uint32_t index, const char *name)
 {
-	for (uint32_t index = 0; index < POOL_ROLES; index++) {
-		struct role_record *record = record_of(pool, index);
+	struct role_record *record = record_of(session->pool, index);
 
-		if (named(record))
-			continue;
-		/* Raise the token here too, so that two names of one record never have the same token. */
-		atomic_store_explicit(&record->token, token_above_all(pool), memory_order_seq_cst);
-		atomic_store_explicit(&record->holder, 0, memory_order_relaxed);
-		atomic_store_explicit(&record->waiters, 0, memory_order_relaxed);
-		atomic_store_explicit(&record->takeovers, 0, memory_order_relaxed);
-		snprintf(record->name, sizeof(record->name), "%s", name);
-		snprintf(record->tenant, sizeof(record->tenant), "%s", tenant);
-		changed(record);
-		crash_point();
-		atomic_store_explicit(&record->state, ROLE_NAMED, memory_order_release);
-		crash_point();
-		return (int)index;
-	}
-	return -ENOSPC;
+	/* Raise the token here too, so that two names of one record never have the same token. */
+	atomic_store_explicit(&record->token, token_above_all(session->pool), memory_order_seq_cst);
+	atomic_store_explicit(&record->holder, 0, memory_order_relaxed);
+	atomic_store_explicit(&record->waiters, 0, memory_order_relaxed);
+	atomic_store_explicit(&record->takeovers, 0, memory_order_relaxed);
+	snprintf(record->name, sizeof(record->name), "%s", name);
+	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+	record->domain = session->domain;
+	record->uid = session->uid;
+	changed(record);
+	crash_point();
+	atomic_store_explicit(&record->state, ROLE_NAMED, memory_order_release);
+	crash_point();
 }
 
-int role_remove(struct pool *pool, const char *name, uint64_t *token)
+int role_remove(struct pool *pool, uint32_t index, uint64_t *token)
 {
-	int index = role_find(pool, name);
-	struct role_record *record;
+	struct role_record *record = record_of(pool, index);
 
-	if (index < 0)
-		return index;
-	record = record_of(pool, (uint32_t)index);
 	if (holder_of(record))
 		return -EBUSY;
 	*token = token_of(record);
@@ -261,15 +300,17 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 {
 	struct pool *pool = session->pool;
 	const char *tenant = session->tenant->config->name;
-	int index = role_find(pool, name);
+	int index = role_find(pool, session->domain, name);
 	struct role_record *record;
+	char text[200];
 
-	if (index < 0)
-		index = role_name(pool, name, tenant);
 	if (index < 0) {
-		refuse(reply, index, "pool '%s' has %d roles, the limit; remove one with 'poolctl roles remove NAME'",
-			pool->config->name, POOL_ROLES);
-		return;
+		index = role_place(session, text, sizeof(text));
+		if (index < 0) {
+			refuse(reply, index, "%s; remove one with 'poolctl roles remove NAME'", text);
+			return;
+		}
+		role_name(session, (uint32_t)index, name);
 	}
 	record = record_of(pool, (uint32_t)index);
 	if (strcmp(record->tenant, tenant)) {
@@ -289,7 +330,7 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 static void let_go(struct session *session, const struct msg_role_request *request, struct msg_role_reply *reply)
 {
 	struct pool *pool = session->pool;
-	int index = role_find(pool, request->name);
+	int index = role_find(pool, session->domain, request->name);
 
 	if (index < 0) {
 		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists the roles", pool->config->name,

@@ -5,6 +5,9 @@
  * The state of a role is stored in its record in the pool segment, which every process can read. Its row in the ledger
  * contains the standbys. No other copy exists, so a new agent can continue. The rules:
  *
+ *   names           a name belongs to a trust domain, and in the domain to the tenant that acquired it first. Sessions
+ *                   of this tenant may hold the role. A name is kept until it is removed, and counts against the shares
+ *                   of this tenant and of the user that acquired it first (agent/pages/share.h)
  *   one holder      a role is freed by a release, and by the end of the holder's session: a detach, or the death of the
  *                   process. A process that has only closed its connection, or is stopped, may still write, so it keeps
  *                   the role until its pidfd fires and trust.death_grace has passed
@@ -55,14 +58,14 @@ void roles_session_end(struct session *session, bool died);
  */
 void roles_recover(struct pool *pool);
 
-/* role_find() - return the index of the role with this name, or -ENOENT. */
-int role_find(const struct pool *pool, const char *name);
+/* role_find() - return the index of the role with this name in a trust domain, or -ENOENT. */
+int role_find(const struct pool *pool, uint32_t domain, const char *name);
 /* role_fence() - return 0 if the session holds the role at `index` with this token, otherwise -ESTALE. */
 int role_fence(const struct pool *pool, uint32_t index, uint64_t token, uint32_t session);
 /*
- * role_remove() - free the record of a role that no session holds; *token receives its last token. Return: 0, -ENOENT,
- * -EBUSY.
+ * role_remove() - free the record of the role at `index`, if no session holds it; *token receives its last token.
+ * Return: 0, -EBUSY.
  */
-int role_remove(struct pool *pool, const char *name, uint64_t *token);
+int role_remove(struct pool *pool, uint32_t index, uint64_t *token);
 
 #endif

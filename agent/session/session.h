@@ -49,8 +49,6 @@ struct usage_totals tenant_usage_totals(const struct pool *pool, const struct te
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
 const char *session_kind_name(uint32_t role);
-/* session_is_operator() - return true for root and for the agent's own user, which have all rights. */
-bool session_is_operator(uid_t uid);
 
 /*
  * sessions_free_dead() - free ended sessions. Call it at the end of a pass of the event loop, when no pending event

@@ -1,23 +1,20 @@
 #include "agent/session/session_limits.h"
 
 #include "agent/base/descriptors.h"
+#include "agent/pages/share.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-/* The numbers of attached ordinary sessions. */
-struct attached {
-	uint32_t ordinary, of_user, of_tenant[CONFIG_TENANTS_MAX];
-};
-
 static bool is_ordinary(enum session_kind kind, uid_t uid)
 {
 	return kind == SESSION_WORKER || (kind == SESSION_OBSERVER && !session_is_operator(uid));
 }
 
-static void count(const struct pool *pool, uid_t uid, struct attached *attached)
+/* Count the attached ordinary sessions. */
+static void count(const struct pool *pool, uid_t uid, struct share_use *attached)
 {
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
@@ -27,22 +24,10 @@ static void count(const struct pool *pool, uid_t uid, struct attached *attached)
 		left--;
 		if (!is_ordinary(session->kind, session->uid))
 			continue;
-		attached->ordinary++;
+		attached->all++;
 		attached->of_user += session->uid == uid;
 		attached->of_tenant[session->tenant - pool->tenants]++;
 	}
-}
-
-/* Return the number of sessions that are guaranteed to other tenants and not attached yet. */
-static uint32_t kept_for_others(
-	const struct pool *pool, const struct tenant *tenant, const struct attached *attached, uint32_t guaranteed)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < pool->tenant_count; i++)
-		if (&pool->tenants[i] != tenant && attached->of_tenant[i] < guaranteed)
-			kept += guaranteed - attached->of_tenant[i];
-	return kept;
 }
 
 static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
@@ -51,40 +36,36 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	const struct config *config = &pool->agent->config;
 	const uint32_t sessions = config->limits.sessions, eighth = sessions / 8;
 	const uint32_t kept = config->limits.kept_sessions < eighth ? config->limits.kept_sessions : eighth;
-	const uint32_t shared = sessions - kept,
-		       guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
-	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
+	const uint32_t shared = sessions - kept;
 	/* not available to this session kind: observers may use half of the kept sessions */
-	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
-	struct attached attached = {0};
-	uint32_t of_tenant;
+	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2;
+	struct share_use attached = {0};
 
 	count(pool, uid, &attached);
-	of_tenant = attached.of_tenant[tenant - pool->tenants];
-	if (attached.ordinary >= most) {
+	switch (share_check(pool, tenant, uid, &attached, shared, sessions - not_for_it)) {
+	case SHARE_LEFT: return 0;
+	case SHARE_NONE_LEFT:
 		snprintf(text, text_bytes,
 			"%u sessions are attached, and the other %u of limits.sessions (%u) are reserved for %s by "
 			"limits.kept_sessions; raise limits.sessions",
-			attached.ordinary, not_for_it, sessions,
+			attached.all, not_for_it, sessions,
 			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
-		return -EUSERS;
-	}
-	if (of_tenant >= guaranteed &&
-		most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
+		break;
+	case SHARE_OF_OTHER_TENANTS:
 		snprintf(text, text_bytes,
 			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is reserved for other "
 			"tenants by limits.tenant_sessions (%u percent); raise limits.sessions",
-			tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
-		return -EUSERS;
-	}
-	if (attached.of_user >= user_most && !session_is_operator(uid)) {
+			tenant->config->name, attached.of_tenant[tenant - pool->tenants], sessions,
+			config->limits.tenant_percent);
+		break;
+	case SHARE_OF_USER_USED:
 		snprintf(text, text_bytes,
 			"user %u has %u sessions, the limit for one user; raise limits.user_sessions (%u percent of "
 			"%u)",
 			uid, attached.of_user, config->limits.user_percent, shared);
-		return -EUSERS;
+		break;
 	}
-	return 0;
+	return -EUSERS;
 }
 
 int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,

@@ -6,9 +6,7 @@
  *
  *   - limits.kept_sessions sessions, at most an eighth of all, are not available to workers. Half of these are not
  *     available to observers either;
- *   - of the rest, limits.tenant_sessions percent are guaranteed to the tenants in equal parts; the others are assigned
- *     in the order of arrival;
- *   - one user may have at most limits.user_sessions percent of the rest. Root and gpoold's own user are exempt.
+ *   - the tenants and users share the rest; see agent/pages/share.h.
  *
  * The numbers are counted from the kind and user of each session and not stored. Therefore the limits also apply after
  * a restart of the agent and after a reload.

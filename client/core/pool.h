@@ -226,6 +226,14 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 /* pool_pages_freed() - run the idle callbacks and wake the waiters; called after pages became idle or evictable. */
 void pool_pages_freed(struct gpool *pool) COLD;
 
+/*
+ * pool_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no trust domains.
+ */
+static inline uint32_t pool_domain(const struct gpool *pool)
+{
+	return pool->segment.sessions[pool->id].domain;
+}
+
 static inline const char *pool_tenant_name(const struct gpool *pool)
 {
 	return pool->segment.sessions[pool->id].tenant;

@@ -53,7 +53,10 @@ int gpool_reservation_create(
 	ask.tag = number_next(pool);
 	error = lease_ask(pool, &ask);
 	if (error == -EUSERS)
-		return fail(error, "the pool has %d reservations, the limit", POOL_RESERVATIONS - 1);
+		return fail(error,
+			"the pool has %d reservations, or this tenant or user has its share of them "
+			"(limits.tenant_sessions, limits.user_sessions)",
+			POOL_RESERVATIONS - 1);
 	if (!error)
 		*reservation = ask.tag;
 	return error;

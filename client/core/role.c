@@ -397,7 +397,7 @@ int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *sessio
 		do {
 			before = atomic_load_explicit(&record->token, memory_order_seq_cst);
 			found = atomic_load_explicit(&record->state, memory_order_seq_cst) == ROLE_NAMED &&
-				!strncmp(record->name, name, POOL_NAME_BYTES);
+				record->domain == pool_domain(pool) && !strncmp(record->name, name, POOL_NAME_BYTES);
 			holder = atomic_load_explicit(&record->holder, memory_order_seq_cst);
 			after = atomic_load_explicit(&record->token, memory_order_seq_cst);
 		} while (before != after);

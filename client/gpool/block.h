@@ -495,7 +495,8 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
  * Return: 0, or
  *   -EINVAL      page_count is 0 or exceeds the pool; timeout_ms below -1
  *   -ENOSPC, -EDQUOT  as gpool_alloc(); gpool_oom_info() returns the details
- *   -EUSERS      the pool has 255 reservations
+ *   -EUSERS      the pool has 255 reservations, or the tenant or the user has its share of them (limits.tenant_sessions
+ *                and limits.user_sessions in gpoold.conf(5))
  *   -EOPNOTSUPP  the pool's driver handles have several pages (gpool_range_info, handle_pages)
  *   -EPERM       the session is an observer or admin
  *   -EPIPE, -EINTR, -ENOMEM, -ECHILD  as gpool_alloc()

@@ -168,7 +168,8 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *   -ESTALE  the role's token is not valid
  *   -EBUSY   ADOPT, but another process is the writer
  *   -EACCES  the object is private to another tenant
- *   -EPERM   ADOPT with a role other than that of the object; the session is an observer or admin
+ *   -EPERM   ADOPT with a role other than that of the object, or of another tenant than the owner's; the session is an
+ *            observer or admin
  *   -EMFILE  no more file descriptors. The session may still count as a reader, until it opens and closes the object
  *            again, or ends
  *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD

@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 /*
- * A role is a name that at most one session of a pool holds at a time, for example the engine that serves while others
- * are on standby. The agent grants roles. A session holds a role until gpool_role_release(), gpool_close(), or the
- * death of its process, which the kernel reports to the agent; no heartbeat is involved, and no timeout except
+ * A role is a name that at most one session of a trust domain holds at a time, for example the engine that serves while
+ * others are on standby. The agent grants roles. A session holds a role until gpool_role_release(), gpool_close(), or
+ * the death of its process, which the kernel reports to the agent; no heartbeat is involved, and no timeout except
  * trust.death_grace (gpoold.conf(5)). A holder that is stopped, or has lost its connection, keeps the role until its
  * process has ended. Therefore no code of a dead holder is running on this machine or its GPUs when the role is granted
  * to a standby.
@@ -19,6 +19,8 @@ extern "C" {
  * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Therefore send
  * the token with each request. The receiver must reject tokens that are lower than the highest token that it has
  * received for this role. Tokens start again when gpoold is stopped and started; an update of gpoold preserves them.
+ *
+ * Names belong to trust domains (gpoold.conf(5)): two domains may use the same name for different roles.
  */
 struct gpool_role {
 	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
@@ -40,16 +42,17 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
  * @role:       receives the token; the caller sets its size
  *
- * The first acquisition creates the role for the tenant of the caller. A pool has 64 entries for roles. A role keeps
- * its entry while no session holds it; "poolctl roles remove NAME" frees the entry. A restart of the agent preserves
- * the queue and its order.
+ * The first acquisition creates the role for the tenant of the caller, in its trust domain. A pool has 64 entries for
+ * roles, which its tenants and users share as they share sessions (limits.tenant_sessions and limits.user_sessions in
+ * gpoold.conf(5)). A role keeps its entry while no session holds it; "poolctl roles remove NAME" frees the entry. A
+ * restart of the agent preserves the queue and its order.
  *
  * Return: 0, or
  *   -ETIMEDOUT  another session holds the role; the caller has left the queue
  *   -EALREADY   this process holds the role, or another of its threads waits for it
- *   -EACCES     the role belongs to another tenant
+ *   -EACCES     the role belongs to another tenant of the trust domain
  *   -EPERM      the session is an observer or admin
- *   -ENOSPC     64 roles exist
+ *   -ENOSPC     the role does not exist, and 64 roles exist, or the tenant or the user has its share of them
  *   -EINVAL     the name is empty, too long or not printable UTF-8; timeout_ms below -1; size
  *   -EPIPE      the agent has ended this session, or does not answer within 10 s. When the agent is running again, this
  *               process neither waits for the role nor holds it
@@ -82,7 +85,8 @@ GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_info() - return the holder of a role. Sessions of all kinds may call it.
+ * gpool_role_info() - return the holder of a role in the trust domain of this session's tenant. Sessions of all kinds
+ * may call it.
  *
  * @session: receives the holder; 0: the role is free. May be NULL
  * @token:   receives the token of the holder, or of the last holder if the role is free. May be NULL

@@ -448,15 +448,10 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
 
-uint32_t object_domain(const struct gpool *pool)
-{
-	return pool->segment.sessions[pool->id].domain;
-}
-
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info)
 {
 	const struct pool_segment *segment = &pool->segment;
-	uint32_t left = pool->header->object_count, domain = object_domain(pool);
+	uint32_t left = pool->header->object_count, domain = pool_domain(pool);
 
 	/* If the chain changes during the walk, it may lead to any record, so the number of steps is limited. */
 	for (uint32_t i = object_names_first(segment, domain, name); i && left--; i = object_names_next(segment, i))
@@ -527,7 +522,7 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
 		/* Observers and admins see the objects of all domains. */
-		if ((pool->session_kind || pool->segment.objects[number].domain == object_domain(pool)) &&
+		if ((pool->session_kind || pool->segment.objects[number].domain == pool_domain(pool)) &&
 			record_read(pool, number, &filled)) {
 			*cursor = number;
 			return info_give(&filled, info);

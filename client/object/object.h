@@ -90,11 +90,6 @@ int objects_open(struct gpool *pool);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from, const char *what);
 /*
- * object_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no trust
- * domains.
- */
-uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
-/*
  * object_look_up() - find the current version of a name without a request to the agent, and describe it as
  * gpool_object_next() does. Return false if no version exists or its record is being changed.
  * Cost: below a microsecond, independent of the number of objects.

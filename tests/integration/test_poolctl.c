@@ -65,6 +65,8 @@ static void test_usage_errors(void **state)
 		{"roles", "remove"},
 		{"roles", "remove", ""},
 		{"roles", "remove", "main", "--offline"},
+		{"roles", "--domain", "red"},
+		{"roles", "remove", "main", "--domain", ""},
 		{"tenants", "--offline"},
 		{"events", "--since", "5"},
 		{"events", "--since", "0s"},
@@ -661,6 +663,8 @@ static void test_held_roles(void **state)
 	item = find(list(&result, "roles"), "token", (double)role.token);
 	assert_string_equal(string(item, "name"), "main");
 	assert_string_equal(string(item, "pool"), "p0");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(item, "domain")));
+	assert_int_equal(number(item, "domain_number"), 0);
 	assert_string_equal(string(item, "tenant"), "default");
 	assert_string_equal(string(item, "state"), "held");
 	assert_int_equal(number(item, "session"), world.session);

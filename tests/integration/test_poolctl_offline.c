@@ -391,6 +391,7 @@ static void role_set(struct keeper *keeper, uint32_t index, uint32_t holder, con
 	atomic_store(&record->waiters, index);
 	snprintf(record->name, sizeof(record->name), "%s", name);
 	snprintf(record->tenant, sizeof(record->tenant), "default");
+	record->domain = index;
 	atomic_store(&record->state, ROLE_NAMED);
 }
 
@@ -418,12 +419,15 @@ static void test_offline_roles(void **state)
 	role = role->next;
 	assert_string_equal(string(role, "state"), "free");
 	assert_int_equal(number(role, "standbys"), 3);
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(role, "domain")));
+	assert_int_equal(number(role, "domain_number"), 3);
 	role = role->next;
 	assert_string_equal(string(role, "state"), "closed");
 	result_free(&result);
 	result = poolctl("roles", "-d", keeper->directory, "--offline", NULL);
 	expect(&result, OK);
 	expect_text(result.out, "main");
+	expect_text(result.out, "#12");
 	result_free(&result);
 }
 

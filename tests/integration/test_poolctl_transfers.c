@@ -1,6 +1,6 @@
 /*
- * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains, and of object names that
- * exist in two of them.
+ * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains, and of names of objects and
+ * roles that exist in two of them.
  *
  * Goal: retired pages are shown with the sessions that delay them, even if they exceed one reply. The list is empty
  * when the pages are free again. The offline report agrees with the agent's.
@@ -248,12 +248,64 @@ static void test_objects_have_domains(void **state)
 	result_free(&result);
 }
 
+/* Roles of the same name are listed with their domains, and removed by domain. */
+static void test_roles_have_domains(void **state)
+{
+	struct gpool_role roles[2] = {GPOOL_ROLE_INIT, GPOOL_ROLE_INIT};
+	struct result result;
+	const cJSON *entry;
+	int numbers[2], i = 0;
+
+	(void)state;
+	assert_int_equal(gpool_role_acquire(red, "main", 0, &roles[0]), 0);
+	assert_int_equal(gpool_role_acquire(blue, "main", 0, &roles[1]), 0);
+	result = poolctl("roles", "-d", harness.directory, "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "roles")), 2);
+	cJSON_ArrayForEach(entry, list(&result, "roles"))
+	{
+		assert_string_equal(string(entry, "name"), "main");
+		assert_string_equal(string(entry, "domain"), string(entry, "tenant"));
+		numbers[i++] = (int)number(entry, "domain_number");
+	}
+	assert_true(numbers[0] > 0 && numbers[0] < numbers[1]);
+	result_free(&result);
+	result = poolctl("roles", "-d", harness.directory, NULL);
+	expect(&result, OK);
+	expect_text(result.out, "DOMAIN");
+	expect_text(result.out, "blue");
+	result_free(&result);
+	result = poolctl("roles", "-d", harness.directory, "--offline", "-o", "json", NULL);
+	expect(&result, OK);
+	entry = list(&result, "roles")->child;
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(entry, "domain")));
+	assert_int_equal(number(entry, "domain_number"), numbers[0]);
+	assert_int_equal(number(entry->next, "domain_number"), numbers[1]);
+	result_free(&result);
+
+	assert_int_equal(gpool_role_release(blue, &roles[1]), 0);
+	result = poolctl("roles", "remove", "main", "-d", harness.directory, NULL);
+	expect(&result, FAILED);
+	expect_text(result.err, "several trust domains have a role 'main'; specify the domain (--domain)");
+	result_free(&result);
+	result = poolctl("roles", "remove", "main", "--domain", "green", "-d", harness.directory, NULL);
+	expect(&result, USAGE);
+	expect_text(result.err, "no role 'main' in domain 'green' of pool 'p0'");
+	result_free(&result);
+	result = poolctl("roles", "remove", "main", "--domain", "blue", "-d", harness.directory, NULL);
+	expect(&result, OK);
+	result_free(&result);
+	assert_int_equal(gpool_role_info(blue, "main", NULL, NULL), -ENOENT);
+	assert_int_equal(gpool_role_check(red, &roles[0]), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_sessions_that_delay_transfers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_name_in_two_domains_is_not_deleted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_objects_have_domains, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_roles_have_domains, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

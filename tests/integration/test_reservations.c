@@ -599,6 +599,45 @@ static void test_table_is_full(void **state)
 	AWAIT(harness_free_pages(&harness) == 320);
 }
 
+#define SHARED_CONFIG \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"160MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
+	"tenants = ( { name = \"engine\"; users = [ \"1\" ]; }, { name = \"other\"; } );\n" \
+	"lease = { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n" \
+	"eviction = { start = 100; stop = 99; };\n"
+
+static int begin_shared(void **state)
+{
+	char path[64];
+
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	harness_config_write(path, SHARED_CONFIG);
+	start((const char *const[]){"--config", path, NULL});
+	unlink(path);
+	return 0;
+}
+
+/* Half of the reservations are guaranteed to the tenants in equal parts. */
+static void test_a_tenant_leaves_others_reservations(void **state)
+{
+	enum { GUARANTEED = MANY / 2 / 2 };
+	struct gpool *engine = open_as(0, NULL, "engine"), *second = open_as(0, NULL, "other");
+	uint64_t reservation;
+
+	(void)state;
+	for (uint32_t i = 0; i < MANY - GUARANTEED; i++)
+		assert_int_equal(gpool_reservation_create(engine, 1, 0, 0, &reservation), 0);
+	assert_int_equal(gpool_reservation_create(engine, 1, 0, 0, &reservation), -EUSERS);
+	assert_non_null(strstr(gpool_last_error(-EUSERS), "limits.tenant_sessions"));
+	for (uint32_t i = 0; i < GUARANTEED; i++)
+		assert_int_equal(gpool_reservation_create(second, 1, 0, 0, &reservation), 0);
+	assert_int_equal(gpool_reservation_create(second, 1, 0, 0, &reservation), -EUSERS);
+	gpool_close(engine);
+	gpool_close(second);
+	AWAIT(harness_free_pages(&harness) == 320);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -619,6 +658,7 @@ int main(void)
 		{"test_death_of_the_agent, apart", test_death_of_the_agent, begin_apart, end, NULL},
 		cmocka_unit_test_setup_teardown(test_several_pages_in_each_handle, begin_with_handles, stop),
 		cmocka_unit_test_setup_teardown(test_table_is_full, begin_large, stop),
+		cmocka_unit_test_setup_teardown(test_a_tenant_leaves_others_reservations, begin_shared, stop),
 	};
 
 	setvbuf(stdout, NULL, _IOLBF, 0);

@@ -4,10 +4,13 @@
  * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one
  * living holder, or with neither holder nor standby. Tokens never decrease, and the order of standbys is kept.
  *
+ * A name belongs to a trust domain, and neither a tenant nor a user can use up the names.
+ *
  * Method: tables in plain memory are set to each state between two stores (see the list in agent/session/roles.h), and
- * recovered.
+ * recovered. The tests of names send requests to the same tables.
  */
 #include "agent/session/roles.h"
+#include "agent/pages/trust.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -16,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -49,6 +53,9 @@ static int setup(void **state)
 	pool->ledger.roles = of_segment(POOL_ROLES * sizeof(*pool->ledger.roles));
 	pool->tenants[0].config = &config_tenants[0];
 	pool->tenants[1].config = &config_tenants[1];
+	pool->tenant_count = 2;
+	agent->config.limits.tenant_percent = 50;
+	agent->config.limits.user_percent = 75;
 	memset(sessions, 0, sizeof(sessions));
 	for (uint32_t id = 1; id < SESSIONS; id++) {
 		sessions[id].pool = pool;
@@ -82,7 +89,7 @@ static struct msg_role_reply ask(uint32_t session, uint32_t verb, const char *na
 
 static struct role_record *record(void)
 {
-	int index = role_find(pool, "main");
+	int index = role_find(pool, 0, "main");
 
 	assert_true(index >= 0);
 	return &pool->segment.roles[index];
@@ -235,7 +242,7 @@ static void test_closed_holder_keeps_it(void **state)
 	sessions[1].state = SESSION_CLOSED;
 	roles_recover(pool);
 	expect(1, token, 2);
-	assert_int_equal(role_fence(pool, (uint32_t)role_find(pool, "main"), token, 1), 0);
+	assert_int_equal(role_fence(pool, (uint32_t)role_find(pool, 0, "main"), token, 1), 0);
 }
 
 static void test_naming_stopped_before_its_state(void **state)
@@ -248,7 +255,7 @@ static void test_naming_stopped_before_its_state(void **state)
 	pool->ledger.roles[0].arrivals = 3;
 	pool->ledger.roles[0].standbys[4] = 3; /* of the former name, which was being removed */
 	roles_recover(pool);
-	assert_int_equal(role_find(pool, "main"), -ENOENT);
+	assert_int_equal(role_find(pool, 0, "main"), -ENOENT);
 	assert_true(ask(1, ROLE_TAKE, "main", 0).token > 7);
 	expect(1, 8, 0);
 }
@@ -261,12 +268,12 @@ static void test_tokens_increase_across_removal(void **state)
 
 	(void)state;
 	token = ask(1, ROLE_TAKE, "main", 0).token;
-	assert_int_equal(role_remove(pool, "main", &last), -EBUSY);
+	assert_int_equal(role_remove(pool, 0, &last), -EBUSY);
 	assert_int_equal(ask(1, ROLE_RELEASE, "main", token).error, 0);
 	assert_true(ask(1, ROLE_TAKE, "other", 0).token > token);
-	assert_int_equal(role_remove(pool, "main", &last), 0);
+	assert_int_equal(role_remove(pool, 0, &last), 0);
 	assert_int_equal(last, token);
-	assert_int_equal(role_remove(pool, "main", &last), -ENOENT);
+	assert_int_equal(role_find(pool, 0, "main"), -ENOENT);
 	/* The record is given to another name, and another record to the first name. */
 	assert_true(ask(2, ROLE_TAKE, "third", 0).token > token);
 	assert_true(ask(2, ROLE_TAKE, "main", 0).token > token);
@@ -298,6 +305,141 @@ static void test_verbs_are_checked(void **state)
 	expect(1, token, 2);
 }
 
+/* ---- trust domains ---- */
+
+static void test_domains_have_their_own_names(void **state)
+{
+	uint64_t token = begin();
+	struct msg_role_reply other;
+
+	(void)state;
+	sessions[4].domain = sessions[5].domain = 2;
+	sessions[4].tenant = sessions[5].tenant = &pool->tenants[1];
+	assert_int_equal(ask(4, ROLE_RELEASE, "main", token).error, -ENOENT);
+	other = ask(4, ROLE_WAIT, "main", 0);
+	assert_int_equal(other.state, ROLE_HOLDER);
+	assert_true(other.token > token);
+	assert_int_equal(role_find(pool, 2, "main"), other.index);
+	assert_int_equal(ask(5, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
+	expect(1, token, 2);
+	/* A death in one domain grants nothing in the other. */
+	gone(4);
+	roles_recover(pool);
+	assert_int_equal(pool->segment.roles[other.index].holder, 5);
+	expect(1, token, 2);
+	gone(5);
+	roles_session_end(&sessions[5], true);
+	assert_int_equal(pool->segment.roles[other.index].holder, 0);
+	expect(1, token, 2);
+}
+
+/* A domain without members gives its number to another one, which must not find the roles of the former. */
+static void test_number_of_a_domain_with_roles_is_kept(void **state)
+{
+	struct trust trust = {.handle_count = 0};
+	struct ledger_header *header = of_segment(sizeof(*header));
+	char name[8];
+
+	(void)state;
+	pool->trust = &trust;
+	pool->ledger.header = header;
+	pool->ledger.sessions = of_segment(POOL_SESSIONS * sizeof(*pool->ledger.sessions));
+	for (uint32_t domain = 1; domain <= LEDGER_DOMAINS; domain++) {
+		snprintf(name, sizeof(name), "d%u", domain);
+		assert_int_equal(trust_domain(pool, name), domain);
+	}
+	sessions[1].domain = 1;
+	sessions[2].domain = 2;
+	assert_int_equal(ask(1, ROLE_TAKE, "main", 0).state, ROLE_HOLDER);
+	assert_int_equal(ask(2, ROLE_TAKE, "main", 0).state, ROLE_HOLDER);
+	assert_int_equal(trust_domain(pool, "new"), 3);
+	gone(1);
+	roles_session_end(&sessions[1], false);
+	assert_int_equal(trust_domain(pool, "newer"), 3);
+	for (uint32_t domain = 1; domain <= LEDGER_DOMAINS; domain++) {
+		free_runs_fini(&trust.views[domain].normal);
+		free_runs_fini(&trust.views[domain].reserved);
+	}
+	free(pool->ledger.sessions);
+	free(header);
+}
+
+/* ---- shares ---- */
+
+/* Let a session acquire unused names until it is refused. Return their number; *last is the refusal. */
+static uint32_t names_taken(uint32_t session, const char *prefix, struct msg_role_reply *last)
+{
+	char name[32];
+
+	for (uint32_t i = 0;; i++) {
+		snprintf(name, sizeof(name), "%s%u", prefix, i);
+		*last = ask(session, ROLE_TAKE, name, 0);
+		if (last->error)
+			return i;
+		assert_true(i < POOL_ROLES);
+	}
+}
+
+static void test_a_tenant_leaves_others_their_names(void **state)
+{
+	struct msg_role_reply last;
+
+	(void)state;
+	sessions[2].tenant = &pool->tenants[1];
+	assert_int_equal(names_taken(1, "a", &last), POOL_ROLES - POOL_ROLES / 4);
+	assert_int_equal(last.error, -ENOSPC);
+	assert_non_null(strstr(last.text, "limits.tenant_sessions (50 percent)"));
+	/* A name that exists can still be held, and those of ended sessions count. */
+	assert_int_equal(ask(1, ROLE_TAKE, "a0", 0).error, 0);
+	gone(1);
+	roles_session_end(&sessions[1], true);
+	assert_int_equal(names_taken(3, "b", &last), 0);
+	assert_int_equal(ask(3, ROLE_TAKE, "a0", 0).state, ROLE_HOLDER);
+	assert_int_equal(names_taken(2, "c", &last), POOL_ROLES / 4);
+	assert_non_null(strstr(last.text, "has 64 roles, the limit"));
+}
+
+/* With more tenants than half of the names, every tenant is still guaranteed one. */
+static void test_many_tenants_have_one_name_each(void **state)
+{
+	static struct config_tenant many[CONFIG_TENANTS_MAX];
+	struct msg_role_reply last;
+
+	(void)state;
+	pool->tenant_count = CONFIG_TENANTS_MAX;
+	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++) {
+		snprintf(many[i].name, sizeof(many[i].name), "t%u", i);
+		pool->tenants[i].config = &many[i];
+	}
+	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++) {
+		sessions[1].tenant = &pool->tenants[i];
+		snprintf(last.text, sizeof(last.text), "of %u", i);
+		assert_int_equal(ask(1, ROLE_TAKE, last.text, 0).error, 0);
+		assert_int_equal(ask(1, ROLE_TAKE, "another", 0).error, -ENOSPC);
+	}
+}
+
+static void test_a_user_leaves_others_names(void **state)
+{
+	enum { MOST = POOL_ROLES * 75 / 100 };
+	struct msg_role_reply last;
+
+	(void)state;
+	pool->tenant_count = 1;
+	sessions[1].uid = sessions[2].uid = geteuid() + 1;
+	assert_int_equal(names_taken(1, "a", &last), MOST);
+	assert_int_equal(last.error, -ENOSPC);
+	assert_non_null(strstr(last.text, "limits.user_sessions (75 percent)"));
+	assert_int_equal(names_taken(2, "b", &last), 0);
+	/* The agent's own user is not limited. */
+	sessions[3].uid = geteuid();
+	assert_int_equal(names_taken(3, "c", &last), POOL_ROLES - MOST);
+	/* A role that another user holds counts for the user that acquired it first. */
+	assert_int_equal(ask(1, ROLE_RELEASE, "a0", ask(1, ROLE_TAKE, "a0", 0).token).error, 0);
+	assert_int_equal(ask(3, ROLE_TAKE, "a0", 0).state, ROLE_HOLDER);
+	assert_int_equal(names_taken(1, "d", &last), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -313,6 +455,11 @@ int main(void)
 		TEST(test_naming_stopped_before_its_state),
 		TEST(test_tokens_increase_across_removal),
 		TEST(test_verbs_are_checked),
+		TEST(test_domains_have_their_own_names),
+		TEST(test_number_of_a_domain_with_roles_is_kept),
+		TEST(test_a_tenant_leaves_others_their_names),
+		TEST(test_many_tenants_have_one_name_each),
+		TEST(test_a_user_leaves_others_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,6 +109,12 @@ static const struct option_spec object_options[] = {
 	OPTIONS_END,
 };
 
+static const struct option_spec roles_options[] = {
+	OPTION(OPTION_DOMAIN, 0, "domain", "NAME",
+		"Remove the role of this trust domain. Required if several domains have a role of this name."),
+	OPTIONS_END,
+};
+
 static const struct option_spec limit_options[] = {
 	OPTION(OPTION_SESSION, 0, "session", "N",
 		"Change the limit of the session with this number instead of a tenant."),
@@ -214,9 +220,11 @@ static const struct verb verbs[] = {
 		"that "
 		"use it, prevent its eviction.",
 		"poolctl prefixes -o json", "Print the shared prefixes as JSON."},
-	{"roles", "[remove NAME]", 0, 2, no_options, roles_run, true,
+	{"roles", "[remove NAME]", 0, 2, roles_options, roles_run, true,
 		"show the leadership roles, their holders and standbys",
-		"Prints one line for each role, with the fencing token of its last holder. A closed holder has lost "
+		"Prints one line for each role, with the fencing token of its last holder. A name belongs to a trust "
+		"domain, DOMAIN, unless the pool does not separate them; with --offline, its number is printed. A "
+		"closed holder has lost "
 		"its connection and keeps the role until its process ends. The action remove frees the slot of a role "
 		"that is not held; a later holder of a role with the same name still gets a higher token.",
 		"poolctl roles remove main", "Free the slot of a role that is not held."},

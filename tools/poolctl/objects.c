@@ -40,16 +40,6 @@ static void pinnable_cells(struct table *table, const struct object_view *object
 		table_cell(table, "-");
 }
 
-static void domain_cell(struct table *table, const struct object_view *object)
-{
-	if (object->domain_name[0])
-		table_cell(table, "%s", object->domain_name);
-	else if (object->domain)
-		table_cell(table, "#%" PRIu32, object->domain);
-	else
-		table_cell(table, "-");
-}
-
 static void objects_table(const struct command *command, const struct objects_view *view)
 {
 	struct table *table =
@@ -62,7 +52,7 @@ static void objects_table(const struct command *command, const struct objects_vi
 
 		table_cell(table, "%s", object->pool);
 		table_cell(table, "%s", object->name);
-		domain_cell(table, object);
+		domain_cell(table, object->domain, object->domain_name);
 		table_cell(table, "%" PRIu64, object->version);
 		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s",
 			object_state_name(object->state));
@@ -110,11 +100,7 @@ static void objects_json(const struct command *command, const struct objects_vie
 		snprintf(hash, sizeof(hash), "%016" PRIx64, object->layout_hash);
 		json_text(to, "pool", object->pool);
 		json_text(to, "name", object->name);
-		if (object->domain_name[0])
-			json_text(to, "domain", object->domain_name);
-		else
-			cJSON_AddNullToObject(to, "domain");
-		json_number(to, "domain_number", object->domain);
+		json_domain(to, object->domain, object->domain_name);
 		json_number(to, "version", object->version);
 		json_text(to, "state", object_state_name(object->state));
 		json_text(to, "class", object_class_name(object->memory_class));

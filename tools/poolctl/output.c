@@ -141,6 +141,16 @@ static void row_print(
 	}
 }
 
+void domain_cell(struct table *table, uint32_t domain, const char *name)
+{
+	if (name[0])
+		table_cell(table, "%s", name);
+	else if (domain)
+		table_cell(table, "#%" PRIu32, domain);
+	else
+		table_cell(table, "-");
+}
+
 void table_print(const struct command *command, const struct table *table)
 {
 	uint32_t widths[TABLE_COLUMNS_MAX] = {0};
@@ -224,6 +234,15 @@ struct text time_text(uint64_t time_ms)
 	if (!localtime_r(&seconds, &tm) || !strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm))
 		return text_make("%" PRIu64 " ms", time_ms);
 	return text_make("%s.%03u", text, (unsigned)(time_ms % 1000));
+}
+
+void json_domain(cJSON *object, uint32_t domain, const char *name)
+{
+	if (name[0])
+		json_text(object, "domain", name);
+	else
+		cJSON_AddNullToObject(object, "domain");
+	json_number(object, "domain_number", domain);
 }
 
 void json_print(const struct command *command, cJSON *document, bool line)

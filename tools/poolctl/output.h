@@ -26,6 +26,8 @@ void table_destroy(struct table *table);
 void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
 void __attribute__((format(printf, 3, 4)))
 table_cell_color(struct table *table, enum color color, const char *format, ...);
+/* domain_cell() - add a cell with the name of a trust domain, with its number if the name is empty, or with "-". */
+void domain_cell(struct table *table, uint32_t domain, const char *name);
 void table_print(const struct command *command, const struct table *table);
 
 /* print() - print to standard output, unless --quiet. */
@@ -50,6 +52,8 @@ struct text time_text(uint64_t time_ms); /* local wall clock, "2026-01-31 12:00:
 
 /* ---- JSON ---- */
 
+/* json_domain() - add the name of a trust domain, or null if it is empty, and the domain's number. */
+void json_domain(cJSON *object, uint32_t domain, const char *name);
 /* json_print() - print the document indented, or with `line` on one line and flushed, and free it. */
 void json_print(const struct command *command, cJSON *document, bool line);
 /* print_done() - print the result of a command whose answer is a text, as text or JSON. */

@@ -19,13 +19,14 @@ static const char *state_name(const struct msg_role_entry *role)
 static void roles_table(const struct command *command, const struct roles_view *view)
 {
 	struct table *table =
-		table_create("POOL|ROLE|TENANT|STATE|>SESSION|>PID|HOLDER|>TOKEN|>STANDBYS|>TAKEOVERS|>SINCE");
+		table_create("POOL|ROLE|DOMAIN|TENANT|STATE|>SESSION|>PID|HOLDER|>TOKEN|>STANDBYS|>TAKEOVERS|>SINCE");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_role_entry *role = &view->roles[i];
 
 		table_cell(table, "%s", role->pool);
 		table_cell(table, "%s", role->name);
+		domain_cell(table, role->domain, role->domain_name);
 		table_cell(table, "%s", role->tenant);
 		table_cell_color(table,
 			!role->session        ? COLOR_DIM
@@ -61,6 +62,7 @@ static void roles_json(const struct command *command, const struct roles_view *v
 
 		json_text(to, "pool", role->pool);
 		json_text(to, "name", role->name);
+		json_domain(to, role->domain, role->domain_name);
 		json_text(to, "tenant", role->tenant);
 		json_text(to, "state", state_name(role));
 		json_text(to, "holder", role->holder);
@@ -119,6 +121,7 @@ static void remove_print(const struct command *command, const struct msg_role_re
 
 static int role_remove_run(const struct command *command)
 {
+	const char *domain = command->values[OPTION_DOMAIN];
 	struct msg_role_remove_request request = {.pool = ""};
 	struct msg_done_reply reply;
 	struct gpool *pool;
@@ -130,6 +133,9 @@ static int role_remove_run(const struct command *command)
 	if (!command->arguments[1][0] || strlen(command->arguments[1]) >= sizeof(request.name))
 		return complain_usage(command->verb, "there is no role '%s'", command->arguments[1]);
 	strcpy(request.name, command->arguments[1]);
+	if (domain && (!*domain || strlen(domain) >= sizeof(request.domain)))
+		return complain_usage(command->verb, "there is no trust domain '%s'", domain);
+	strcpy(request.domain, domain ? domain : "");
 	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
 	if (code)
 		return code;
@@ -146,6 +152,8 @@ VIEW_FUNCTION(roles_show, roles, roles_ask)
 
 int roles_run(const struct command *command)
 {
+	if (!command->argument_count && command->values[OPTION_DOMAIN])
+		return complain_usage(command->verb, "--domain requires 'remove' and the name of a role");
 	if (!command->argument_count)
 		return roles_show(command);
 	if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))

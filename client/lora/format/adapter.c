@@ -303,7 +303,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	identity.page_bytes = adapter->layout.header->page_bytes;
 	identity.int8 = lora->int8;
 	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
-	identity.domain = object_domain(lora->pool);
+	identity.domain = pool_domain(lora->pool);
 	if (lora->private)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));

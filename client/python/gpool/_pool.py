@@ -215,7 +215,8 @@ class Pool(_native.Pool, Closing):
 
         Pages that no process takes over (use_reservation()) become free when the reservation ends: by
         release_reservation(), after duration_ms (0: no limit), or with this session. timeout_ms: as in alloc().
-        Raises as alloc(); Error with EUSERS (255 reservations), EOPNOTSUPP (handles with several pages).
+        Raises as alloc(); Error with EUSERS (255 reservations, or the share of the tenant or user), EOPNOTSUPP (handles
+        with several pages).
         Cost: one request to the agent.
         """
         number = ctypes.c_uint64()
@@ -680,11 +681,11 @@ class Pool(_native.Pool, Closing):
     # ---- roles ----
 
     def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
-        """Acquire a leadership role; wait while another session holds it.
+        """Acquire a leadership role of the trust domain; wait while another session holds it.
 
         timeout_ms: longest wait in milliseconds; 0: do not wait, -1: no limit.
-        Raises TimedOut; NoRoom: the pool's table of roles is full; AgentGone; Error with EALREADY (this process holds
-        or awaits the role), EACCES (another tenant's role).
+        Raises TimedOut; NoRoom: 64 roles exist, or the share of the tenant or user is used up; AgentGone; Error with
+        EALREADY (this process holds or awaits the role), EACCES (another tenant's role).
         Cost: one request to the agent.
         """
         return acquire(self.handle, name, timeout_ms)
@@ -692,7 +693,7 @@ class Pool(_native.Pool, Closing):
     def role_info(self, name: str) -> Tuple[int, int]:
         """Return the session that holds a leadership role (0: none) and the token of the current or last holder.
 
-        Raises NotFound.
+        The role is that of the session's trust domain. Raises NotFound.
         Cost: no request to the agent.
         """
         session, token = ctypes.c_uint32(), ctypes.c_uint64()
