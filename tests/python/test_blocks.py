@@ -75,7 +75,7 @@ class Blocks(AgentTest):
             ),
             (lambda: self.pool.create_range(65), "page_count is 65; it must be 1 to 64, the pages of the pool"),
             (lambda: self.pool.acquire_role("x" * 64), "the name of the role has 64 bytes; the maximum is 63"),
-            (lambda: self.pool.create_object("x" * 128), "a name has 128 bytes; the maximum is 127"),
+            (lambda: self.pool.create_object("x" * 128), "the name of the object has 128 bytes; the maximum is 127"),
             (lambda: self.pool.event(-2), "timeout_ms is -2; the minimum is -1 (no limit)"),
         ):
             with self.assertRaises(gpool.Error) as caught:
