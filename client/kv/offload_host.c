@@ -82,13 +82,11 @@ static uint64_t stage_alloc(struct gpool_kv *kv, uint64_t bytes, struct gpool_bl
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	options.stream = kv->stream;
-	if (kv->pool->capabilities & GPU_CAP_HOST_POINTER || pages > kv->pool->page_count ||
-		alloc_own(kv->pool, (uint32_t)pages, &options, 0, block))
+	/* The address of a block that is pinned is known. */
+	if (kv->pool->capabilities & GPU_CAP_HOST_POINTER || alloc_own(kv->pool, (uint32_t)pages, &options, 0, block) ||
+		gpool_address(kv->pool, block, &address))
 		return 0;
-	if (!gpool_address(kv->pool, block, &address))
-		return address;
-	gpool_free(kv->pool, block);
-	return 0;
+	return address;
 }
 
 /*

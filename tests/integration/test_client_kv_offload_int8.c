@@ -13,6 +13,7 @@
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
 #include "tests/lib/seed.h"
+#include "tests/lib/unwatched.h"
 
 #include <math.h>
 
@@ -402,23 +403,54 @@ static void test_other_elements(void **state)
 	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA);
 }
 
+/* Overwrite the free pages, so that a conversion through them cannot find earlier content. */
+static void pages_spoil(void)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block taken[PAGES];
+	uint64_t address;
+	uint32_t count = 0;
+
+	settle();
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	while (count < PAGES && !gpool_alloc(worker, 1, &options, &taken[count])) {
+		assert_int_equal(gpool_address(worker, &taken[count++], &address), 0);
+		spoil(address, gpool_page_bytes(worker));
+	}
+	while (count)
+		assert_int_equal(gpool_free(worker, &taken[--count]), 0);
+}
+
+/* Each of the first calls fails once while a sequence is saved, and once while it is restored. */
 static void test_calls_that_fail(void **state)
 {
-	const enum gpu_call kinds[] = {GPU_CALL_COPY, GPU_CALL_LAUNCH, GPU_CALL_HOST_REGISTER};
+	static const struct {
+		enum gpu_call kind;
+		uint32_t flags, most;
+	} calls[] = {
+		{GPU_CALL_COPY, 0, 4},
+		{GPU_CALL_COPY, GPOOL_KV_OFFLOAD_POOL, 4},
+		{GPU_CALL_LAUNCH, 0, 2},
+		{GPU_CALL_LAUNCH, GPOOL_KV_OFFLOAD_POOL, 2},
+		{GPU_CALL_HOST_REGISTER, 0, 1},
+	};
 	uint64_t sequence;
 
 	(void)state;
 	int8_start(0, 64 * BLOCK_BYTES);
 	sequence = filled();
-	for (uint32_t kind = 0; kind < 3; kind++) {
-		for (uint64_t nth = 1; nth <= 4; nth++) {
-			uint32_t flags = GPOOL_KV_OFFLOAD_INT8 | (nth % 2 ? GPOOL_KV_OFFLOAD_POOL : 0);
+	for (uint32_t call = 0; call < sizeof(calls) / sizeof(*calls); call++) {
+		for (uint64_t nth = 1; nth <= calls[call].most; nth++) {
+			uint32_t flags = GPOOL_KV_OFFLOAD_INT8 | calls[call].flags;
 			int result;
 
+			for (uint64_t i = 0; i < elements; i++)
+				was[i] = value_of(i);
 			elements_put(sequence, was);
-			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			elements_get(sequence, was);
+			gpu_fault_set(worker->gpu, calls[call].kind, nth, -EIO);
 			result = gpool_kv_offload(kv, sequence, flags, NULL);
-			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			gpu_fault_set(worker->gpu, calls[call].kind, 0, 0);
 			if (result < 0) {
 				assert_int_equal(result, -EIO);
 				assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
@@ -426,9 +458,11 @@ static void test_calls_that_fail(void **state)
 				assert_int_equal(offloaded().pool_pages, 0);
 				assert_int_equal(gpool_kv_offload(kv, sequence, flags, NULL), SEQUENCE_BLOCKS);
 			}
-			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			disturb();
+			pages_spoil();
+			gpu_fault_set(worker->gpu, calls[call].kind, nth, -EIO);
 			result = gpool_kv_resume(kv, sequence);
-			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			gpu_fault_set(worker->gpu, calls[call].kind, 0, 0);
 			if (result) {
 				assert_int_equal(result, -EIO);
 				assert_int_equal(offloaded().sequences, 1);

@@ -4,9 +4,10 @@
  * Goal: the pages are equal, byte for byte, to those that the CPU expands, whatever the source of the load. Each page
  * is expanded by one launch. If a launch fails, or no page of device memory is free for the forms, the CPU expands
  * the pages; the former is logged once. Damaged copies are refused. A device failure ends the load with an error.
+ * A failed load ends after its copies.
  *
- * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. All bytes of
- * all pages are compared.
+ * Method: on `host`, loads go through a stage, as on `cuda`. Launches are counted by the GPU interface. Before each
+ * load, free pages are overwritten; after it, all bytes of all pages are compared.
  *
  * Requirements: L5.
  */
@@ -134,16 +135,49 @@ UNWATCHED static bool is_expected(struct gpool_lora *in, uint32_t id)
 		!memcmp(pages, expected, expected_bytes);
 }
 
-/* Load the adapter, compare it, and unload it. Return the error of the load. */
+/* Return the number of blocks that the worker has allocated and not freed. */
+static uint64_t blocks_held(void)
+{
+	struct gpool_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(gpool_stats(worker, &stats), 0);
+	return stats.allocations - stats.frees;
+}
+
+/* Overwrite the free pages, so that a load cannot find its content in them. Another session thus uses them. */
+static void pages_spoil(void)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool *other = open_as(0, "p0", NULL);
+	struct gpool_block block;
+	uint64_t address;
+
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	while (!gpool_alloc(other, 1, &options, &block)) {
+		assert_int_equal(gpool_address(other, &block, &address), 0);
+		spoil(address, gpool_page_bytes(other));
+	}
+	gpool_close(other);
+}
+
+/*
+ * Load the adapter into pages with other content, compare it, and unload it. The pages for its forms have been freed.
+ * Return the error of the load.
+ */
 static int loaded(struct gpool_lora *in, uint32_t id)
 {
-	int error = gpool_lora_acquire(in, id, -1);
+	uint64_t held = blocks_held();
+	int error;
 
+	pages_spoil();
+	error = gpool_lora_acquire(in, id, -1);
 	if (error)
 		return error;
 	assert_true(is_expected(in, id));
 	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(in, id), 0);
+	/* The object's pages are returned with it. */
+	assert_int_equal(blocks_held() - held, 1);
 	return 0;
 }
 
@@ -346,16 +380,16 @@ static void test_launches_fail(void **state)
 }
 
 /*
- * Each call of the GPU interface fails once during the first load of a process. The load then fails, or its pages are
- * right; a later load succeeds. Among these calls are those that map the page for the forms.
+ * Each call of the GPU interface fails once during the first load of a process, in which the GPU or the CPU expands the
+ * pages. The load then fails, or its pages are right; a later load succeeds. Among these calls are those that map the
+ * page for the forms.
  */
-static void test_calls_fail(void **state)
+static void calls_fail(bool by_gpu)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY,
 		GPU_CALL_FILL, GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE};
 	uint32_t by_cpu = 0, failed = 0;
 
-	(void)state;
 	engine_start();
 	worker_close();
 	for (uint32_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
@@ -367,6 +401,8 @@ static void test_calls_fail(void **state)
 			int error;
 
 			worker_open();
+			if (!by_gpu)
+				worker->capabilities &= ~(uint32_t)GPU_CAP_KERNELS;
 			lora = opened(NULL, folder("kept"));
 			id = registered(lora);
 			uint64_t before = gpu_calls(worker->gpu, kinds[i]);
@@ -386,27 +422,83 @@ static void test_calls_fail(void **state)
 	worker_open();
 }
 
-/* The first launch comes after work that makes the device fail. */
+static void test_calls_fail(void **state)
+{
+	(void)state;
+	calls_fail(true);
+}
+
+static void test_calls_fail_for_the_cpu(void **state)
+{
+	(void)state;
+	calls_fail(false);
+}
+
+static uint32_t gate;
+
+/* Let the streams of the loader threads wait. Return the fence that ends this. */
+static struct gpool_fence loaders_hold(struct gpool_lora *in)
+{
+	struct gpool_fence held;
+
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate), 0);
+	assert_int_equal(gpool_fence_record(worker, gate, &held), 0);
+	for (uint32_t i = 0; i < in->loader_count; i++)
+		assert_int_equal(gpool_stream_wait(worker, in->loaders[i].stream, held), 0);
+	return held;
+}
+
+/* A load whose fence cannot be recorded ends only when its copies have ended, since they read the stage. */
+static void test_a_failed_load_waits_for_its_copies(void **state)
+{
+	struct gpool_lora *lora;
+	struct gpool_fence held;
+	uint64_t before;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	lora = opened(NULL, folder("kept"));
+	id = registered(lora);
+	held = loaders_hold(lora);
+	before = gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE);
+	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	assert_int_equal(gpool_lora_prefetch(lora, id), 0);
+	/* The second write is that of the fence for which the load then waits. */
+	AWAIT(gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE) - before >= 2 ||
+		info_of(lora, id).state != GPOOL_LORA_LOADING);
+	assert_int_equal(info_of(lora, id).state, GPOOL_LORA_LOADING);
+	assert_int_equal(gpool_fence_signal(worker, held), 0);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
+	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
+	assert_int_equal(loaded(lora, id), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	gpool_stream_close(worker, gate);
+}
+
+/* The first launch comes after work that makes the device fail, which it notices or not. */
 static struct {
 	const struct gpu_ops *ops;
 	struct gpu_ops failing;
 	uint64_t hole; /* nothing is mapped there */
+	bool notices;
 } device;
 
 static int failing_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream)
 {
 	device.ops->fill(gpu, device.hole, 1, 4, stream);
+	if (device.notices)
+		return device.ops->stream_sync(gpu, stream);
 	return device.ops->launch(gpu, kernel, shape, args, stream);
 }
 
-static void test_device_fails(void **state)
+static void device_fails(bool notices)
 {
 	struct gpool_lora *lora;
 	uint64_t bytes;
 	uint32_t id;
 
-	(void)state;
 	engine_start();
 	worker_close();
 	setenv("GPOOL_HOST_FAULTS", "sticky", 1);
@@ -416,6 +508,7 @@ static void test_device_fails(void **state)
 	id = registered(lora);
 	assert_int_equal(gpu_granularity(worker->gpu, &bytes), 0);
 	assert_int_equal(gpu_reserve(worker->gpu, bytes, 0, &device.hole), 0);
+	device.notices = notices;
 	device.ops = worker->gpu->ops;
 	device.failing = *device.ops;
 	device.failing.launch = failing_launch;
@@ -427,6 +520,18 @@ static void test_device_fails(void **state)
 	worker->gpu->ops = device.ops;
 }
 
+static void test_device_fails(void **state)
+{
+	(void)state;
+	device_fails(false);
+}
+
+static void test_device_fails_before_a_launch(void **state)
+{
+	(void)state;
+	device_fails(true);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
@@ -435,7 +540,10 @@ int main(int argc, char **argv)
 		TEST(forged_copies),
 		TEST(launches_fail),
 		TEST(calls_fail),
+		TEST(calls_fail_for_the_cpu),
+		TEST(a_failed_load_waits_for_its_copies),
 		TEST(device_fails),
+		TEST(device_fails_before_a_launch),
 	};
 
 	if (argc > 1)

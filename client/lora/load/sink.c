@@ -80,11 +80,9 @@ static bool room_alloc(struct sink *sink)
 
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.flags = sink->load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
-	sink->no_room = alloc_own(pool, 1, &options, BLOCK_RANGE, &sink->room) != 0;
-	if (!sink->no_room && gpool_address(pool, &sink->room, &sink->room_address)) {
-		gpool_free(pool, &sink->room);
-		sink->no_room = true;
-	}
+	/* The address of a block that is pinned is known. */
+	sink->no_room = alloc_own(pool, 1, &options, BLOCK_RANGE, &sink->room) ||
+		gpool_address(pool, &sink->room, &sink->room_address);
 	return !sink->no_room;
 }
 
