@@ -20,7 +20,8 @@ extern "C" {
  * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
  * adapter is not evicted while an engine has acquired it, unless the agent has ended its pins as leaked
  * (gpool_object_pin()). Afterwards it is resident until its pages are needed. Acquiring an adapter that is resident and
- * mapped costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page is unused.
+ * mapped costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page is unused,
+ * unless the set has the flag GPOOL_LORA_SHARE_PAGES.
  *
  * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
@@ -45,11 +46,18 @@ enum {
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */
 	GPOOL_LORA_PRIVATE = 1u << 1,
+	/*
+	 * Store the last pages of the adapters of this set together, so that their unused ends do not take memory. Each
+	 * engine has its own copy of the last page of an adapter, and shares the other pages with engines that set this
+	 * flag. It saves memory if adapters have few pages and are used by one or two engines. Adapters of one page are
+	 * stored as without the flag.
+	 */
+	GPOOL_LORA_SHARE_PAGES = 1u << 2,
 };
 
 struct gpool_lora_options {
 	uint32_t size;    /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
-	uint32_t flags;   /* GPOOL_LORA_INT8, GPOOL_LORA_PRIVATE; an unknown bit is -EINVAL */
+	uint32_t flags;   /* GPOOL_LORA_INT8, _PRIVATE, _SHARE_PAGES; an unknown bit is -EINVAL */
 	uint32_t element; /* enum gpool_lora_element, the type of the weights in the pool */
 	/* number of loader threads; idle threads help to load the same adapter; 0: 4, at most 64 */
 	uint32_t load_threads;

@@ -80,6 +80,10 @@ class Adapters(AgentTest):
             for where, wanted in ((part.a, found[prefix + "A.weight"][1]), (part.b, found[prefix + "B.weight"][1].T)):
                 self.assertTrue((matrix(where, part.rank, wanted.shape[1]).view("<f2") == wanted.astype("<f2")).all())
 
+    def test_shared_pages(self) -> None:
+        with self.pool.adapters(element=gpool.Element.FLOAT16, share_pages=True) as adapters:
+            self.check(adapters.register("plain", str(PLAIN)))
+
     def test_registered_from_a_buffer(self) -> None:
         data = (PLAIN / "adapter_model.safetensors").read_bytes()
         config = (PLAIN / "adapter_config.json").read_text()

@@ -284,6 +284,19 @@ static enum adapter_element element_of(const struct gpool_lora *lora, const stru
 						   : ADAPTER_BF16;
 }
 
+bool adapter_has_tail(const struct gpool_lora *lora, const struct adapter *adapter)
+{
+	return lora->shares_pages && adapter->layout.header->pages > 1;
+}
+
+static void hash_write(const void *data, size_t bytes, uint64_t seed, char text[LORA_HASH_BYTES])
+{
+	XXH128_hash_t hash = XXH3_128bits_withSeed(data, bytes, seed);
+
+	snprintf(text, LORA_HASH_BYTES, "%016llx%016llx", (unsigned long long)hash.high64,
+		(unsigned long long)hash.low64);
+}
+
 static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 {
 	struct {
@@ -294,8 +307,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		char tenant[POOL_NAME_BYTES]; /* set if only engines of the tenant share the object */
 	} identity;
 	const char *tenants = lora->private ? identity.tenant : adapter->tenants;
-	char text[LORA_HASH_BYTES];
-	XXH128_hash_t hash;
+	char text[LORA_HASH_BYTES], object[LORA_HASH_BYTES];
 
 	memset(&identity, 0, sizeof(identity));
 	identity.source = adapter->source;
@@ -306,12 +318,13 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	identity.domain = pool_domain(lora->pool);
 	if (lora->private)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
-	hash = XXH3_128bits(&identity, sizeof(identity));
-	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+	hash_write(&identity, sizeof(identity), 0, text);
+	/* An object without the last page is another object. Copies are complete, and therefore the same. */
+	hash_write(&identity, sizeof(identity), adapter_has_tail(lora, adapter), object);
 	/* The agent lets only these tenants publish and open a name that ends with them. */
-	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, tenants[0] ? "@" : "", tenants);
-	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
-		adapter->key + strlen(LORA_PREFIX));
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", object, tenants[0] ? "@" : "", tenants);
+	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s%s%s", text, tenants[0] ? "@" : "",
+		tenants);
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }
 

@@ -46,7 +46,7 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 		draft_use(entry);
 		return 0;
 	}
-	error = gpool_object_pin(entry->object);
+	error = entry_pin(lora, entry);
 	if (!error) {
 		entry->acquired++;
 		return 0;
@@ -397,7 +397,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	/* Pin the adapter to check that it is resident, and to count a use. */
 	if (entry && entry->state == GPOOL_LORA_RESIDENT && !entry->load && !pin_here(lora, entry)) {
 		entry->acquired--;
-		gpool_object_unpin(entry->object);
+		entry_unpin(lora, entry, GPOOL_FENCE_NONE);
 	}
 	if (entry)
 		entry_asked(lora, entry);
@@ -416,7 +416,7 @@ static int let_go(struct gpool_lora *lora, struct lora_entry *entry, struct gpoo
 
 	if (error || entry->load)
 		return error;
-	return fence.value ? gpool_object_unpin_after(entry->object, fence) : gpool_object_unpin(entry->object);
+	return entry_unpin(lora, entry, fence);
 }
 
 int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence fence)

@@ -14,12 +14,17 @@ enum {
 	WATCH_MS = 5, /* limit of a wait for a fence; chosen: a queued load may have to wait for this thread */
 };
 
-/* Publish the pages, which must not be in use. If another engine was first, open its object instead. */
+/*
+ * Publish the pages of the object, which must not be in use, unless they are shared. If another engine was first, open
+ * its object instead.
+ */
 static int load_publish(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_object *found;
 	int error = 0;
 
+	if (load->shared)
+		return 0;
 	for (int i = 0; i < TRIES && !error; i++) {
 		error = load_object_publish(load);
 		if (error != -ESTALE)
@@ -48,6 +53,7 @@ static void entry_resident(struct lora_load *load)
 
 	entry->object = load->object;
 	entry->base = load->base;
+	entry->tail = load->tail;
 	entry->runs = load->runs;
 	entry->placed = ++load->lora->placings;
 	if (entry->load_state != LOAD_DRAFT_ENDING)
@@ -75,9 +81,12 @@ void load_end(struct lora_load *load, int error)
 
 	if (error && load->object)
 		load_object_drop(load);
+	if (error)
+		load_tail_drop(load);
 	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
 	entry->reason = load->reason;
+	entry->tail = (struct tail){NULL};
 	entry->runs = (struct lora_runs){0};
 	if (error)
 		load_set_state(lora, entry, LOAD_COLD);

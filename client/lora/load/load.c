@@ -35,7 +35,7 @@ int place_make(struct lora_loader *loader, struct lora_load *load)
 	uint64_t bytes;
 	int error = gpool_object_address(load->object, 0, &load->base, &bytes);
 
-	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
+	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->tail, &load->runs);
 }
 
 /* Set the address of the adapter. This also acquires the adapter for the callers that wait for the address. */
@@ -45,9 +45,10 @@ static void entry_place(struct lora_load *load)
 
 	pthread_mutex_lock(&load->lora->lock);
 	entry->base = load->base;
+	entry->tail = load->tail;
 	entry->runs = load->runs;
 	entry->placed = ++load->lora->placings;
-	entry->ready = 0;
+	entry->ready = load->shared ? load_object_pages(load) : 0;
 	entry->granted = entry->beginning;
 	entry->acquired += entry->beginning;
 	entry->beginning = 0;
@@ -56,7 +57,21 @@ static void entry_place(struct lora_load *load)
 	pthread_mutex_unlock(&load->lora->lock);
 }
 
-/* Open the object of another engine, or allocate pages and set their address. */
+/* List the pages that are to be made. Of an object of another engine, only the tail is missing. */
+static int pages_list(struct lora_load *load)
+{
+	load->done = calloc(load->adapter->layout.header->pages, sizeof(*load->done));
+	if (!load->done)
+		return -ENOMEM;
+	for (uint32_t page = 0; load->shared && page < load_object_pages(load); page++)
+		load->done[page] = true;
+	return 0;
+}
+
+/*
+ * Open the object of another engine, or allocate pages; also place the tail. If pages are to be made, set load->done
+ * and the address.
+ */
 static int object_have(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
@@ -67,16 +82,17 @@ static int object_have(struct lora_loader *loader, struct lora_load *load)
 	load->shared = !error;
 	if (error == -ENOENT)
 		error = load_object_begin(load);
+	if (!error && adapter_has_tail(load->lora, load->adapter))
+		error = tail_make(&load->lora->tails, load->lora->pool, &load->adapter->layout,
+			load->unasked ? GPOOL_ALLOC_NO_EVICT : 0, &load->tail);
 	if (!error)
 		error = place_make(loader, load);
 	shortage_say(load, error);
-	if (error || load->shared)
-		return error;
-	load->done = calloc(load->adapter->layout.header->pages, sizeof(*load->done));
-	if (!load->done)
-		return -ENOMEM;
-	entry_place(load);
-	return 0;
+	if (!error && (!load->shared || adapter_has_tail(load->lora, load->adapter)))
+		error = pages_list(load);
+	if (!error && load->done)
+		entry_place(load);
+	return error;
 }
 
 /*
@@ -112,8 +128,9 @@ static void begin_end(struct lora_load *load, int error)
 	struct gpool_lora *lora = load->lora;
 	bool postponed = false;
 
-	if (error && !load->shared && load->object) {
+	if (error && load->object && (!load->shared || adapter_has_tail(lora, load->adapter))) {
 		load_object_drop(load);
+		load_tail_drop(load);
 		pthread_mutex_lock(&lora->lock);
 		postponed = (error == -ENOSPC || error == -EDQUOT) && load_postpone(load);
 		pthread_mutex_unlock(&lora->lock);
@@ -148,7 +165,7 @@ void load_begin(struct lora_loader *loader, struct lora_entry *entry)
 	loader_wake(lora);
 	pthread_mutex_unlock(&lora->lock);
 	error = object_have(loader, load);
-	if (error || load->shared) {
+	if (error || !load->done) {
 		begin_end(load, error);
 		pthread_mutex_lock(&lora->lock);
 		return;

@@ -30,6 +30,7 @@ struct lora_load {
 	bool unasked;                /* begun by rebalance.c: it evicts nothing */
 	uint64_t began_ns;           /* time at which the pages were allocated */
 	uint64_t base;
+	struct tail tail; /* of which only the pages are made if the object is shared */
 	struct lora_runs runs;
 
 	enum lora_from from; /* the open source, or the next one to open */
@@ -159,6 +160,8 @@ void load_free(struct lora_load *load);
 
 /* ---- load_object.c ---- */
 
+/* load_object_pages() - Return the number of pages of the object. */
+uint32_t load_object_pages(const struct lora_load *load);
 /*
  * load_object_exists() - Look up in the shared table whether an engine has published the object. The lookup saves a
  * request for most loads. If it misses an object, this process loads the adapter, and finds the object when it
@@ -184,6 +187,8 @@ void load_object_cost(const struct lora_load *load);
 int load_object_publish(struct lora_load *load);
 /* load_object_drop() - Close a published object, or abort one that is being built. No GPU work may use it. */
 void load_object_drop(struct lora_load *load);
+/* load_tail_drop() - Free the tail of a load. */
+void load_tail_drop(struct lora_load *load);
 
 /* ---- part.c ---- */
 

@@ -23,15 +23,21 @@ static int right_say(struct lora_load *load, int error)
 
 /* ---- an object of another engine ---- */
 
-static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
+uint32_t load_object_pages(const struct lora_load *load)
 {
+	return load->adapter->layout.header->pages - adapter_has_tail(load->lora, load->adapter);
+}
+
+static bool same_layout(const struct lora_load *load, struct gpool_object *object)
+{
+	const struct adapter_layout_header *layout = load->adapter->layout.header;
 	uint64_t address, length;
 	const void *value;
 	size_t value_bytes;
 
 	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes &&
 		!memcmp(value, layout, layout->bytes) && !gpool_object_address(object, 0, &address, &length) &&
-		length == (uint64_t)layout->pages * layout->page_bytes;
+		length == (uint64_t)load_object_pages(load) * layout->page_bytes;
 }
 
 /*
@@ -46,7 +52,7 @@ static int object_believe(struct lora_load *load, struct gpool_object *object)
 	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
 		return refuse(&load->reason, "object '%s' was published by another tenant, '%s'", load->adapter->key,
 			info.tenant);
-	if (!error && !same_layout(load->adapter->layout.header, object))
+	if (!error && !same_layout(load, object))
 		return refuse(&load->reason,
 			"object '%s' of another process has a layout that does not match the files",
 			load->adapter->key);
@@ -100,7 +106,7 @@ int load_object_begin(struct lora_load *load)
 		return error;
 	}
 	load->object->of_library = true;
-	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
+	error = gpool_object_alloc(load->object, load_object_pages(load), &alloc, &index);
 	load->began_ns = monotonic_ns();
 	return error;
 }
@@ -136,4 +142,16 @@ void load_object_drop(struct lora_load *load)
 	/* Closing an object that is not published aborts it. */
 	gpool_object_close(load->object);
 	load->object = NULL;
+}
+
+void load_tail_drop(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+
+	if (pool_gpu_failed(lora->pool)) {
+		tail_abandon(&lora->tails, &load->tail);
+		return;
+	}
+	tail_unpin(lora->pool, &load->tail, GPOOL_FENCE_NONE);
+	tail_free(&lora->tails, lora->pool, &load->tail, NULL);
 }

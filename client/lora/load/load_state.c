@@ -152,7 +152,7 @@ void load_set_state(struct gpool_lora *lora, struct lora_entry *entry, enum load
 	load_count(entry, from, state);
 	loader_signal(lora, entry, from);
 	if (state == LOAD_RESIDENT)
-		gpool_object_unpin(entry->object);
+		entry_unpin(lora, entry, GPOOL_FENCE_NONE);
 	if (lora->follow)
 		lora->follow(lora, entry);
 }

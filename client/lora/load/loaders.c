@@ -2,6 +2,7 @@
 #include "client/lora/load/later.h"
 #include "client/lora/load/limits.h"
 #include "client/lora/load/rebalance.h"
+#include "client/lora/load/tails_pack.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -107,6 +108,8 @@ static void *loader_run(void *argument)
 			draft_end(loader, draft);
 		else if (!later_due_ns(lora))
 			later_take(loader);
+		else if (lora->unpacked && !lora->packing)
+			tails_pack(loader);
 		else if (monotonic_ns() >= time_due_ns(lora))
 			time_pass(lora);
 		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)

@@ -21,13 +21,15 @@
 
 /* ---- create and destroy ---- */
 
+static const uint32_t FLAGS = GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE | GPOOL_LORA_SHARE_PAGES;
+
 static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
 {
 	if (pool->session_kind)
 		return fail_kind(pool);
-	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
-		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are unknown", options->flags,
-			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
+	if (options->flags & ~FLAGS)
+		return fail(
+			-EINVAL, "flags are 0x%x, of which 0x%x are unknown", options->flags, options->flags & ~FLAGS);
 	if (options->flags & GPOOL_LORA_INT8 && !options->cache_dir && !options->warm)
 		return fail(-EINVAL, "GPOOL_LORA_INT8 requires cache_dir or warm");
 	if (options->warm &&
@@ -48,6 +50,7 @@ static void lora_free(struct gpool_lora *lora)
 	if (lora->cold_fd >= 0)
 		close(lora->cold_fd);
 	limits_end(lora);
+	tails_end(&lora->tails);
 	warm_kept_end(&lora->kept);
 	pthread_cond_destroy(&lora->queued);
 	pthread_cond_destroy(&lora->loaded);
@@ -81,6 +84,8 @@ int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *optio
 	made->cold_fd = -1;
 	made->int8 = read.flags & GPOOL_LORA_INT8;
 	made->private = read.flags & GPOOL_LORA_PRIVATE;
+	made->shares_pages = read.flags & GPOOL_LORA_SHARE_PAGES;
+	tails_begin(&made->tails);
 	rebalance_begin(made, read.rebalance_ms);
 	TAILQ_INIT(&made->steps);
 	TAILQ_INIT(&made->queue);
@@ -578,11 +583,12 @@ int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index,
 /* ---- statistics of all adapters ---- */
 
 /* Add up the counts of all adapters; under the lock. */
-static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats *stats, struct lora_counts *counts)
+static void entries_count(struct gpool_lora *lora, struct gpool_lora_stats *stats, struct lora_counts *counts)
 {
 	enum { AHEAD = 16 }; /* chosen: the entries of many adapters are not in the CPU's caches */
 
 	*counts = lora->gone;
+	stats->hot_bytes = tails_page_count(&lora->tails) * lora->pool->page_bytes;
 	for (uint32_t i = 0; i < lora->entry_count; i++) {
 		const struct lora_entry *entry = lora->entries[i],
 					*next = lora->entry_count - i > AHEAD ? lora->entries[i + AHEAD] : NULL;
@@ -598,7 +604,8 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 		stats->resident += entry->state == GPOOL_LORA_RESIDENT;
 		stats->active += entry->acquired > 0;
 		if (entry->state == GPOOL_LORA_RESIDENT)
-			stats->hot_bytes += entry->adapter->layout.header->pages * lora->pool->page_bytes;
+			stats->hot_bytes += (entry->adapter->layout.header->pages - (entry->tail.count > 0)) *
+				lora->pool->page_bytes;
 	}
 }
 

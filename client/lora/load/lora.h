@@ -23,6 +23,7 @@
 #include "client/lora/format/adapter.h"
 #include "client/lora/format/reason.h"
 #include "client/lora/load/load_state.h"
+#include "client/lora/load/tails.h"
 #include "client/lora/load/warm.h"
 #include "client/core/pool.h"
 #include "shm/policy/worth.h"
@@ -80,6 +81,7 @@ struct lora_entry {
 	struct lora_load *load;      /* set from BEGUN to DRAFT_ENDING, otherwise NULL */
 	struct gpool_object *object; /* set in HELD and RESIDENT */
 	uint64_t base;
+	struct tail tail;
 	struct lora_runs runs;
 	uint32_t ready;        /* while it is loaded: number of complete pages, counted from the first */
 	uint64_t placed;       /* a new number each time the adapter gets addresses */
@@ -121,6 +123,12 @@ struct gpool_lora {
 	int cold_fd; /* descriptor of the folder; -1: none */
 	bool int8;   /* pages are rounded to int8 if the adapter's loss permits it */
 	bool private;
+	bool shares_pages; /* GPOOL_LORA_SHARE_PAGES */
+	struct tails tails;
+	/* the adapter whose tail a thread is moving; entry_close() sets it to NULL, and the thread frees the tail */
+	struct lora_entry *moving;
+	bool unpacked;            /* a tail was freed since the last tails_pack() */
+	bool packing;             /* one thread moves tails */
 	_Atomic bool cpu_expands; /* the kernel that expands int8 cannot be launched, as was logged */
 
 	pthread_mutex_t lock;
@@ -256,12 +264,19 @@ void loaders_end(struct gpool_lora *lora);
 /* ---- place.c ---- */
 
 /*
- * runs_make() - Write the table of runs of an adapter at `base` to the device. Return: 0, -ENOMEM, -EIO, or as
- * gpool_alloc().
+ * runs_make() - Write the table of runs of an adapter at `base`, with this tail, to the device. Return: 0, -ENOMEM,
+ * -EIO, or as gpool_alloc().
  * runs_free() - Free the table.
  */
-int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs);
+int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
+	struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
+/*
+ * entry_pin() - Pin a resident adapter. Return: as gpool_object_pin(); -ESTALE also: its tail was evicted.
+ * entry_unpin() - End one pin when the fence is signaled. Return: as gpool_object_unpin_after().
+ */
+int entry_pin(struct gpool_lora *lora, const struct lora_entry *entry);
+int entry_unpin(struct gpool_lora *lora, const struct lora_entry *entry, struct gpool_fence fence);
 /* entry_close() - Close the object of an adapter. Return: 0, -EBUSY (GPU work uses its addresses). */
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
 /* entry_use() - Keep the object open until the fence is signaled. Return: 0, -ENOMEM, -EINVAL (no such fence). */

@@ -73,7 +73,7 @@ static int peft_page(const struct lora_load *load, const struct convert *convert
 	struct reason *reason)
 {
 	bool int8 = load->adapter->form == COLD_INT8;
-	int error = int8 && sink_expands(sink) ? peft_form(load, convert, page, sink, reason) : 1;
+	int error = int8 && sink_expands(sink, page) ? peft_form(load, convert, page, sink, reason) : 1;
 	void *image;
 
 	if (error <= 0)
@@ -118,7 +118,7 @@ static int form_expand(
 static int form_page(
 	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
 {
-	bool by_gpu = file->header->form == COLD_INT8 && cold_forms_have_checksums(file) && sink_expands(sink);
+	bool by_gpu = file->header->form == COLD_INT8 && cold_forms_have_checksums(file) && sink_expands(sink, page);
 	int error = by_gpu ? form_expand(file, page, form, sink, reason) : 1;
 	void *image;
 
@@ -171,7 +171,9 @@ static int cold_source_open(struct lora_load *load)
 	if (error)
 		return error;
 	load->form = (enum cold_form)load->cold.header->form;
-	reader_take(load);
+	/* A reader reads all groups; a tail needs only the last. */
+	if (!load->shared)
+		reader_take(load);
 	return 0;
 }
 
@@ -312,11 +314,18 @@ void source_refuse(struct lora_load *load, int error)
 	load->from++;
 }
 
+/* Set the first part. Of a shared object, only the tail is missing. */
+static void parts_begin(struct lora_load *load)
+{
+	load->next = !load->shared             ? 0
+		: load->from == LORA_FROM_COLD ? load->cold.header->groups - 1
+					       : load->adapter->layout.header->pages - 1;
+}
+
 int source_open(struct lora_load *load)
 {
 	int error;
 
-	load->next = 0;
 	while ((error = sources[load->from].open(load)) && load->from != LORA_FROM_PEFT &&
 		(error == -ENOENT || error == -EINVAL || error == -EIO)) {
 		if (error == -ENOENT)
@@ -324,6 +333,8 @@ int source_open(struct lora_load *load)
 		else
 			source_refuse(load, error);
 	}
+	if (!error)
+		parts_begin(load);
 	return error;
 }
 
@@ -335,6 +346,8 @@ bool source_open_warm(struct lora_load *load)
 		source_refuse(load, error);
 	else if (error)
 		load->from++;
+	else
+		parts_begin(load);
 	return !error;
 }
 

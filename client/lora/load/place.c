@@ -1,5 +1,5 @@
 /* place.c - the addresses of an open adapter's tiles in this process. */
-#include "client/lora/load/lora.h"
+#include "client/lora/load/tails_pack.h"
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
@@ -12,11 +12,12 @@
 
 /* ---- the table of runs ---- */
 
-static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint32_t run)
+static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, const struct tail *tail, uint32_t run)
 {
 	const struct adapter_run *at = &layout->runs[run];
+	const struct tail_piece *piece = tail_piece_of(tail, run);
 
-	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
+	return piece ? piece->address : base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
 /* Return: true if a matrix of the adapter has more than one run. */
@@ -44,14 +45,16 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 	return error;
 }
 
-static void table_fill(const struct adapter_layout *layout, uint64_t base, uint32_t begin, uint32_t count, uint64_t *to)
+static void table_fill(const struct adapter_layout *layout, uint64_t base, const struct tail *tail, uint32_t begin,
+	uint32_t count, uint64_t *to)
 {
 	for (uint32_t i = 0; i < count; i++)
-		to[i] = run_at(layout, base, begin + i);
+		to[i] = run_at(layout, base, tail, begin + i);
 }
 
 /* Copy the table to the device through the stage, piece by piece. */
-static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
+static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base,
+	const struct tail *tail, uint64_t table)
 {
 	struct gpool *pool = loader->lora->pool;
 	uint32_t count = layout->header->runs,
@@ -59,7 +62,7 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 	int error = 0;
 
 	if (!loader->stage) {
-		table_fill(layout, base, 0, count, (uint64_t *)(uintptr_t)table);
+		table_fill(layout, base, tail, 0, count, (uint64_t *)(uintptr_t)table);
 		return 0;
 	}
 	for (uint32_t begin = 0; begin < count && !error; begin += room) {
@@ -67,7 +70,7 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 		struct gpool_fence fence;
 		int late;
 
-		table_fill(layout, base, begin, part, (uint64_t *)(void *)loader->stage);
+		table_fill(layout, base, tail, begin, part, (uint64_t *)(void *)loader->stage);
 		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage,
 			part * sizeof(uint64_t));
 		if (error)
@@ -82,7 +85,8 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 	return error;
 }
 
-int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs)
+int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
+	struct lora_runs *runs)
 {
 	int error;
 
@@ -90,7 +94,7 @@ int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, u
 		return 0;
 	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), runs);
 	if (!error)
-		error = table_write(loader, layout, base, runs->address);
+		error = table_write(loader, layout, base, tail, runs->address);
 	if (error && !pool_gpu_failed(loader->lora->pool)) /* otherwise queued copies may still write to it */
 		runs_free(loader->lora, runs);
 	return error;
@@ -146,6 +150,41 @@ bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry)
 	return false;
 }
 
+int entry_pin(struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	int error = gpool_object_pin(entry->object);
+
+	if (error || likely(!entry->tail.count))
+		return error;
+	error = tail_pin(&lora->tails, lora->pool, &entry->tail);
+	if (error)
+		gpool_object_unpin(entry->object);
+	return error;
+}
+
+int entry_unpin(struct gpool_lora *lora, const struct lora_entry *entry, struct gpool_fence fence)
+{
+	int error = fence.value ? gpool_object_unpin_after(entry->object, fence) : gpool_object_unpin(entry->object);
+
+	if (!error)
+		tail_unpin(lora->pool, &entry->tail, fence);
+	return error;
+}
+
+/* Free the tail, or leave this to the thread that is moving it. */
+static void tail_close(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (!entry->tail.count)
+		return;
+	if (lora->moving == entry) {
+		lora->moving = NULL;
+		entry->tail = (struct tail){NULL};
+	} else {
+		tail_free(&lora->tails, lora->pool, &entry->tail, NULL);
+	}
+	tails_freed(lora);
+}
+
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	int error = entry_is_used(lora, entry) ? -EBUSY : gpool_object_close(entry->object);
@@ -153,6 +192,7 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 	if (error)
 		return error;
 	entry->object = NULL;
+	tail_close(lora, entry);
 	runs_free(lora, &entry->runs);
 	if (entry->load_state != LOAD_COLD)
 		load_set_state(lora, entry, LOAD_COLD);
@@ -203,7 +243,7 @@ static struct gpool_lora_matrix matrix_of(
 	bool more = adapter_matrix_runs(matrix, adapter_tiles(columns)) > 1;
 
 	return (struct gpool_lora_matrix){
-		.first = run_at(&entry->adapter->layout, entry->base, matrix->first),
+		.first = run_at(&entry->adapter->layout, entry->base, &entry->tail, matrix->first),
 		.more = more ? entry->runs.address + (matrix->first + 1) * sizeof(uint64_t) : 0,
 		.head_tiles = matrix->head_tiles,
 		.run_tiles = matrix->run_tiles,

@@ -5,6 +5,9 @@
 #include "client/core/stream.h"
 #include "client/lora/format/int8_form.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static struct gpool *pool_of(const struct sink *sink)
 {
 	return sink->loader->lora->pool;
@@ -45,20 +48,52 @@ static int stage_used(struct sink *sink)
 
 /* ---- images that the CPU makes ---- */
 
+/* Return: true if the page is stored as a tail. */
+static bool is_tail(const struct sink *sink, uint32_t page)
+{
+	return sink->load->tail.count && page == sink->load->adapter->layout.header->pages - 1;
+}
+
+/* Copy the runs from the image of the last page to their places. */
+static int tail_put(const struct sink *sink, const uint8_t *image)
+{
+	const struct tail *tail = &sink->load->tail;
+	int error = 0;
+
+	for (const struct tail_piece *piece = tail->pieces; piece < tail->pieces + tail->count && !error; piece++)
+		if (sink->loader->stage)
+			error = gpool_copy(pool_of(sink), sink->loader->stream, piece->address,
+				(uintptr_t)image + piece->offset, piece->bytes);
+		else
+			memcpy((void *)(uintptr_t)piece->address, image + piece->offset, piece->bytes);
+	return error;
+}
+
 void *sink_image(struct sink *sink, uint32_t page)
 {
+	if (is_tail(sink, page) && !sink->loader->stage) {
+		if (!sink->tail)
+			sink->tail = malloc(sink->page_bytes);
+		return sink->tail;
+	}
 	return sink->loader->stage ? stage_next(sink) : (void *)(uintptr_t)(sink->base + page * sink->page_bytes);
 }
 
 int sink_put(struct sink *sink, uint32_t page)
 {
-	int error;
+	int error, used;
 
 	if (!sink->loader->stage)
-		return 0;
-	error = gpool_copy(pool_of(sink), sink->loader->stream, sink->base + page * sink->page_bytes,
-		(uintptr_t)stage_page(sink), sink->page_bytes);
-	return error ? error : stage_used(sink);
+		return is_tail(sink, page) ? tail_put(sink, sink->tail) : 0;
+	if (!is_tail(sink, page)) {
+		error = gpool_copy(pool_of(sink), sink->loader->stream, sink->base + page * sink->page_bytes,
+			(uintptr_t)stage_page(sink), sink->page_bytes);
+		return error ? error : stage_used(sink);
+	}
+	error = tail_put(sink, stage_page(sink));
+	/* Some pieces may have been queued. */
+	used = stage_used(sink);
+	return error ? error : used;
 }
 
 /* ---- forms that the GPU expands ---- */
@@ -86,11 +121,11 @@ static bool room_alloc(struct sink *sink)
 	return !sink->no_room;
 }
 
-bool sink_expands(struct sink *sink)
+bool sink_expands(struct sink *sink, uint32_t page)
 {
 	struct gpool_lora *lora = sink->loader->lora;
 
-	if (!sink->loader->stage || sink->no_room || atomic_load(&lora->cpu_expands))
+	if (!sink->loader->stage || is_tail(sink, page) || sink->no_room || atomic_load(&lora->cpu_expands))
 		return false;
 	if (!(lora->pool->capabilities & GPU_CAP_KERNELS)) {
 		cpu_expands(lora, "gpool was built without GPU kernels");
@@ -145,5 +180,6 @@ int sink_end(struct sink *sink, int error)
 	/* After a failed wait, queued work may still use the page. It is freed when the process ends. */
 	if (sink->room_address && !late)
 		gpool_free(pool, &sink->room);
+	free(sink->tail);
 	return error ? error : late;
 }

@@ -19,6 +19,7 @@ struct sink {
 	uint32_t count; /* number of pages of the stage that were used */
 	bool unfenced;  /* the fence of the last use could not be recorded */
 	bool no_room;   /* no page is available for forms */
+	void *tail;     /* without a stage: the image of the last page if the adapter has a tail; NULL: not made */
 	struct gpool_block room;
 	uint64_t room_address; /* the page for forms; 0: not allocated */
 };
@@ -27,20 +28,22 @@ struct sink {
 struct sink sink_begin(struct lora_loader *loader, const struct lora_load *load);
 
 /*
- * sink_image() - Return the address at which the CPU is to make the image of a page, or NULL if the GPU failed.
+ * sink_image() - Return the address at which the CPU is to make the image of a page, or NULL if the GPU failed or
+ * memory for the image of a tail is short.
  * sink_put() - Write this image to the page. Return: 0, or as gpool_copy().
  */
 void *sink_image(struct sink *sink, uint32_t page);
 int sink_put(struct sink *sink, uint32_t page);
 
 /*
- * sink_expands() - Return: true if the GPU is to expand forms in int8. Otherwise the CPU does: if it writes to pages,
- * if gpool has no kernels, if a launch has failed (logged once), and if no page of device memory is available.
+ * sink_expands() - Return: true if the GPU is to expand the form of a page in int8. Otherwise the CPU does: if it
+ * writes to pages, if gpool has no kernels, if a launch has failed (logged once), if no page of device memory is
+ * available, and for a tail, which is in several places.
  * sink_form() - Return the address to which the form of a page is to be written, or NULL if the GPU failed.
  * sink_expand() - Expand this form to the page. Return: 0; 1: the kernel could not be launched, so the CPU is to expand
  * the form; or as gpool_copy().
  */
-bool sink_expands(struct sink *sink);
+bool sink_expands(struct sink *sink, uint32_t page);
 void *sink_form(struct sink *sink);
 int sink_expand(struct sink *sink, uint32_t page);
 

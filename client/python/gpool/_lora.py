@@ -372,6 +372,7 @@ class Adapters(Closing):
         warm: Optional[Pool],
         int8: bool,
         private: bool,
+        share_pages: bool,
         element: Element,
         load_threads: int,
         salt: Tuple[int, int],
@@ -385,7 +386,9 @@ class Adapters(Closing):
         self._pool = pool
         options = _abi.gpool_lora_options(
             size=ctypes.sizeof(_abi.gpool_lora_options),
-            flags=(_abi.GPOOL_LORA_INT8 if int8 else 0) | (_abi.GPOOL_LORA_PRIVATE if private else 0),
+            flags=(_abi.GPOOL_LORA_INT8 if int8 else 0)
+            | (_abi.GPOOL_LORA_PRIVATE if private else 0)
+            | (_abi.GPOOL_LORA_SHARE_PAGES if share_pages else 0),
             element=element,
             load_threads=load_threads,
             cache_dir=c_optional(cache_dir),

@@ -636,6 +636,7 @@ class Pool(_native.Pool, Closing):
         warm: Optional[Pool] = None,
         int8: bool = False,
         private: bool = False,
+        share_pages: bool = False,
         element: Element = Element.AS_FILE,
         load_threads: int = 0,
         salt: Tuple[int, int] = (0, 0),
@@ -650,10 +651,12 @@ class Pool(_native.Pool, Closing):
         cache_dir: existing directory for packed copies of loaded adapters; None: no copies. warm: pool of the back end
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
         warm as int8 if the loss of precision is small. private: share adapters only with engines of the same tenant,
-        not of the trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4.
-        salt: two 64-bit numbers; only engines with the same salt share adapters. hot_adapters, hot_bytes: limits of the
-        adapters that this set keeps in the pool; 0: none. warm_adapters, warm_bytes: limits of its copies in warm; 0:
-        none. idle_ms: time without a use after which an adapter is copied to warm; 0: as gpoold.conf states.
+        not of the trust domain. share_pages: store the last pages of these adapters together, which saves memory if
+        adapters have few pages and are used by one or two engines. element: type of the weights in the pool.
+        load_threads: number of loader threads; 0: 4. salt: two 64-bit numbers; only engines with the same salt share
+        adapters. hot_adapters, hot_bytes: limits of the adapters that this set keeps in the pool; 0: none.
+        warm_adapters, warm_bytes: limits of its copies in warm; 0: none. idle_ms: time without a use after which an
+        adapter is copied to warm; 0: as gpoold.conf states.
 
         Raises NotFound: cache_dir; Error with EINVAL, ENOTDIR, EACCES (cache_dir), EPERM (observer or admin), EUSERS
         (255 streams are open), EIO (driver), ENOMEM.
@@ -665,6 +668,7 @@ class Pool(_native.Pool, Closing):
             warm,
             int8,
             private,
+            share_pages,
             element,
             load_threads,
             salt,

@@ -1,0 +1,590 @@
+/*
+ * test_client_lora_tails.c - adapters whose last pages are stored together (GPOOL_LORA_SHARE_PAGES).
+ *
+ * Goal: every matrix has the weights of the files, whatever has happened to the shared pages: other adapters were
+ * placed in them or removed, they were evicted, or another engine has published the object. Runs of different adapters
+ * do not overlap. When no adapter is left, no page is left.
+ *
+ * Method: generated adapters of different sizes, and a gpoold on host memory.
+ */
+#include "client/lora/load/lora.h"
+#include "client/object/object.h"
+#include "tests/integration/life.h"
+#include "tests/integration/lora_weights.h"
+#include "tests/lib/scale.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+enum { ADAPTERS = 12, ENGINES = 2 };
+
+#define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
+
+static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0",
+	"--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static char folder[64];
+static struct rig rigs[ADAPTERS];
+static struct gpool *pools[ENGINES], *warm;
+static struct gpool_lora *loras[ENGINES];
+static uint32_t ids[ENGINES][ADAPTERS];
+
+/* ---- adapters ---- */
+
+static void copy_to(int fd, const char *path)
+{
+	char buffer[65536];
+	off_t at = 0;
+	ssize_t length;
+	int to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(to >= 0);
+	while ((length = pread(fd, buffer, sizeof(buffer), at)) > 0) {
+		assert_int_equal(write(to, buffer, (size_t)length), length);
+		at += length;
+	}
+	close(to);
+}
+
+/* Write an adapter of 1.1 to 3.9 pages of 512 KiB. */
+static void adapter_make(uint32_t adapter)
+{
+	uint32_t rank = 5 + adapter % 4 * 3, layers = 8 + adapter / 4 * 4;
+	struct rig_module modules[32];
+	char path[128];
+	uint32_t count = 0;
+
+	for (uint32_t layer = 0; layer < layers; layer++) {
+		modules[count] = (struct rig_module){.rank = rank, .in = 2048, .out = 2048, .type = SAFETENSORS_BF16};
+		snprintf(modules[count++].path, 64, "model.layers.%u.q", layer);
+		modules[count] = (struct rig_module){.rank = rank + 1, .in = 2048, .out = 300, .type = SAFETENSORS_F32};
+		snprintf(modules[count++].path, 64, "model.layers.%u.v", layer);
+	}
+	rig_make(&rigs[adapter], modules, count);
+	rig_fill(&rigs[adapter], rig_normal);
+	snprintf(path, sizeof(path), "%s/%u", folder, adapter);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/%u/adapter_config.json", folder, adapter);
+	copy_to(rigs[adapter].config, path);
+	snprintf(path, sizeof(path), "%s/%u/adapter_model.safetensors", folder, adapter);
+	copy_to(rigs[adapter].weights, path);
+}
+
+/* ---- fixture ---- */
+
+static void engine_open(uint32_t engine, struct gpool_lora_options *options)
+{
+	char name[16], path[128], why[GPOOL_LORA_REASON_BYTES];
+
+	options->flags |= GPOOL_LORA_SHARE_PAGES;
+	options->rebalance_ms = UINT32_MAX;
+	pools[engine] = open_worker();
+	assert_int_equal(gpool_lora_create(pools[engine], options, &loras[engine]), 0);
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		snprintf(name, sizeof(name), "a%u", i);
+		snprintf(path, sizeof(path), "%s/%u", folder, i);
+		if (gpool_lora_register(loras[engine], name, path, &ids[engine][i], why))
+			fail_msg("%s: %s", name, why);
+	}
+}
+
+static void begin(void)
+{
+	start(calm);
+	strcpy(folder, "/tmp/gpool-tails-XXXXXX");
+	assert_non_null(mkdtemp(folder));
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		adapter_make(i);
+	warm = open_as(0, "warm", NULL);
+}
+
+static void begin_with_engine(void)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+
+	begin();
+	engine_open(0, &options);
+}
+
+static int end(void **state)
+{
+	char command[128];
+	int error = 0;
+
+	for (uint32_t i = 0; i < ENGINES; i++) {
+		error |= gpool_lora_destroy(loras[i]);
+		loras[i] = NULL;
+		gpool_close(pools[i]);
+		pools[i] = NULL;
+	}
+	gpool_close(warm);
+	warm = NULL;
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		rig_end(&rigs[i]);
+	snprintf(command, sizeof(command), "rm -rf %s", folder);
+	error |= system(command);
+	return error | stop(state);
+}
+
+/* ---- calls ---- */
+
+static void acquire(uint32_t engine, uint32_t adapter)
+{
+	int error = gpool_lora_acquire(loras[engine], ids[engine][adapter], -1);
+	char why[GPOOL_LORA_REASON_BYTES];
+
+	gpool_lora_last_error(loras[engine], ids[engine][adapter], why);
+	if (error)
+		fail_msg("adapter %u is not acquired: %s: %s", adapter, gpool_strerror(error), why);
+}
+
+static void release(uint32_t engine, uint32_t adapter)
+{
+	assert_int_equal(gpool_lora_release(loras[engine], ids[engine][adapter], GPOOL_FENCE_NONE), 0);
+}
+
+static void check(uint32_t engine, uint32_t adapter)
+{
+	assert_int_equal(lora_wrong(loras[engine], ids[engine][adapter], &rigs[adapter]), 0);
+}
+
+/* Load adapters, check them, and release them. */
+static void use(uint32_t engine, uint32_t adapter)
+{
+	acquire(engine, adapter);
+	check(engine, adapter);
+	release(engine, adapter);
+}
+
+static struct gpool_lora_info info_of(uint32_t engine, uint32_t adapter)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(loras[engine], ids[engine][adapter], &info), 0);
+	return info;
+}
+
+static const struct lora_entry *entry_at(uint32_t engine, uint32_t adapter)
+{
+	return loras[engine]->entries[ids[engine][adapter]];
+}
+
+/* Return the pages of the objects of resident adapters. */
+static uint32_t object_pages(uint32_t engine)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t pages = 0;
+
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (entry_at(engine, i)->object && !gpool_object_info(entry_at(engine, i)->object, &info))
+			pages += info.pages;
+	return pages;
+}
+
+static uint32_t shared_pages(uint32_t engine)
+{
+	return tails_page_count(&loras[engine]->tails);
+}
+
+/* Evict everything that is not pinned. */
+static void evict_all(void)
+{
+	AWAIT(try_evict(admin, "p0", PAGES, NULL) == 0);
+}
+
+/* ---- tests ---- */
+
+/* No byte belongs to two runs. Requirements: L18. */
+static void test_less_is_lost(void **state)
+{
+	static uint8_t used[PAGES * (512 << 10) / 256];
+	uint64_t bytes = 0, room;
+	uint32_t pages = 0, object;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		acquire(0, i);
+		pages += info_of(0, i).pages;
+	}
+	memset(used, 0, sizeof(used));
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		const struct adapter_layout_header *layout = entry_at(0, i)->adapter->layout.header;
+		const struct tail *tail = &entry_at(0, i)->tail;
+
+		check(0, i);
+		assert_true(layout->pages > 1 && tail->count > 0);
+		bytes += (uint64_t)(layout->pages - 1) * layout->page_bytes;
+		for (uint32_t p = 0; p < tail->count; p++) {
+			const struct tail_piece *piece = &tail->pieces[p];
+
+			bytes += piece->bytes;
+			assert_true(piece->at + (uint64_t)piece->bytes <= layout->page_bytes);
+			for (uint32_t q = 0; q < i; q++)
+				for (uint32_t r = 0; r < entry_at(0, q)->tail.count; r++) {
+					const struct tail_piece *other = &entry_at(0, q)->tail.pieces[r];
+
+					assert_true(piece->address + piece->bytes <= other->address ||
+						other->address + other->bytes <= piece->address);
+				}
+		}
+	}
+	object = object_pages(0);
+	room = (uint64_t)(object + shared_pages(0)) * (512 << 10);
+	print_message("%u pages instead of %u; %.1f %% of them unused instead of %.1f %%\n", object + shared_pages(0),
+		pages, 100 * (1 - (double)bytes / (double)room),
+		100 * (1 - (double)bytes / ((double)pages * (512 << 10))));
+	assert_int_equal(object, pages - ADAPTERS);
+	/* The rest is mainly the end of one page. */
+	assert_true(room - bytes < 2 * (512 << 10));
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		release(0, i);
+}
+
+/* The room of removed adapters is used for others, and pages without adapters are freed. */
+static void test_room_is_used_again(void **state)
+{
+	uint32_t most = 0;
+
+	(void)state;
+	begin_with_engine();
+	for (int round = 0; round < (int)test_scaled(20); round++)
+		for (uint32_t i = 0; i < ADAPTERS; i++) {
+			use(0, i);
+			if (i % 3 == (uint32_t)round % 3)
+				assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+			if (!round)
+				most = shared_pages(0);
+			assert_true(shared_pages(0) <= most + 2);
+		}
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (info_of(0, i).state == GPOOL_LORA_RESIDENT)
+			assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+	assert_int_equal(shared_pages(0), 0);
+	evict_all();
+	AWAIT(harness_check(&harness) == 0);
+}
+
+static uint64_t tail_bytes(uint32_t engine)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&loras[engine]->lock);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		for (uint32_t p = 0; p < entry_at(engine, i)->tail.count; p++)
+			bytes += entry_at(engine, i)->tail.pieces[p].bytes;
+	pthread_mutex_unlock(&loras[engine]->lock);
+	return bytes;
+}
+
+static uint64_t tail_address(uint32_t engine, uint32_t adapter)
+{
+	uint64_t address;
+
+	pthread_mutex_lock(&loras[engine]->lock);
+	address = entry_at(engine, adapter)->tail.pieces[0].address;
+	pthread_mutex_unlock(&loras[engine]->lock);
+	return address;
+}
+
+/*
+ * If adapters are removed, the tails of the others are moved together. An adapter that is acquired does not move, and
+ * one that has moved need not be loaded again. Requirements: L18.
+ */
+static void test_packed(void **state)
+{
+	uint32_t before, needed, most;
+	uint64_t address, pack;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	before = shared_pages(0);
+	acquire(0, 2);
+	address = tail_address(0, 2);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (i % 3 != 2)
+			assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+	pack = tail_bytes(0);
+	needed = (uint32_t)((pack + (512 << 10) - 1) / (512 << 10));
+	print_message("%u shared pages; at least %u after two thirds have been removed\n", before, needed);
+	/* The pages of the acquired adapter cannot be emptied. */
+	most = entry_at(0, 2)->tail.page_count > needed ? entry_at(0, 2)->tail.page_count : needed;
+	assert_true(before > most + 1);
+	AWAIT(shared_pages(0) <= most + 1);
+	assert_int_equal(tail_address(0, 2), address);
+	check(0, 2);
+	release(0, 2);
+	for (uint32_t i = 2; i < ADAPTERS; i += 3) {
+		use(0, i);
+		assert_int_equal(info_of(0, i).loads, 1);
+	}
+}
+
+/* Evicted adapters, or only tails, are loaded again. A pinned adapter keeps its tail, and other tails beside it. */
+static void test_evicted(void **state)
+{
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	acquire(0, 0);
+	evict_all();
+	check(0, 0);
+	for (uint32_t i = 1; i < ADAPTERS; i++)
+		use(0, i);
+	check(0, 0);
+	release(0, 0);
+	evict_all();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	assert_true(info_of(0, 1).loads == 3 && info_of(0, 0).loads == 2);
+}
+
+/* If only the shared page is evicted, the rest of the adapter stays. */
+static void test_only_tails_evicted(void **state)
+{
+	(void)state;
+	begin_with_engine();
+	use(0, 0);
+	/* A pin of the object, without its tail */
+	assert_int_equal(gpool_object_pin(entry_at(0, 0)->object), 0);
+	evict_all();
+	gpool_object_unpin(entry_at(0, 0)->object);
+	use(0, 0);
+	assert_int_equal(info_of(0, 0).loads, 1);
+	assert_int_equal(info_of(0, 0).shared, 1);
+	assert_int_equal(info_of(0, 0).lost, 1);
+}
+
+/* Another engine shares the object, and makes the tail from each source. */
+static void test_two_engines(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	uint32_t objects;
+
+	(void)state;
+	begin();
+	options.cache_dir = folder;
+	engine_open(0, &options);
+	engine_open(1, &options);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	objects = object_pages(0);
+	AWAIT(!faccessat(loras[0]->cold_fd, entry_at(0, ADAPTERS - 1)->adapter->file_name, F_OK, 0));
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		assert_int_equal(gpool_lora_acquire_async(loras[1], ids[1][i], -1), 0);
+		assert_int_equal(gpool_lora_wait_layer(loras[1], ids[1][i], -1, -1), 0);
+		check(1, i);
+		release(1, i);
+		use(1, i);
+		assert_int_equal(info_of(1, i).loads, 0);
+		assert_int_equal(info_of(1, i).shared, 1);
+		use(0, i);
+	}
+	assert_int_equal(object_pages(1), objects);
+	/* The tail of an engine does not depend on those of another. */
+	assert_int_equal(gpool_lora_destroy(loras[0]), 0);
+	loras[0] = NULL;
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(1, i);
+}
+
+/* Copies in host memory and in int8 contain the last page; an engine without the flag uses the same copies. */
+static void test_copies(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+
+	(void)state;
+	begin();
+	options.warm = warm;
+	engine_open(0, &options);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	AWAIT(({
+		struct gpool_lora_stats stats = {.size = sizeof(stats)};
+
+		assert_int_equal(gpool_lora_stats(loras[0], &stats), 0);
+		stats.warm_made == ADAPTERS;
+	}));
+	evict_all();
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		use(0, i);
+		assert_int_equal(info_of(0, i).from_warm, 1);
+	}
+	engine_open(1, &options);
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		use(1, i);
+		assert_int_equal(info_of(1, i).shared, 1);
+	}
+}
+
+/* Engines with and without the flag do not open each other's objects. */
+static void test_flags_differ(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *plain;
+	char path[128];
+	uint32_t id;
+
+	(void)state;
+	begin_with_engine();
+	use(0, 0);
+	assert_int_equal(gpool_lora_create(pools[0], &options, &plain), 0);
+	snprintf(path, sizeof(path), "%s/0", folder);
+	assert_int_equal(gpool_lora_register(plain, "a", path, &id, NULL), 0);
+	assert_int_equal(gpool_lora_acquire(plain, id, -1), 0);
+	assert_int_equal(lora_wrong(plain, id, &rigs[0]), 0);
+	assert_int_equal(plain->entries[id]->tail.count, 0);
+	assert_int_equal(gpool_lora_release(plain, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_destroy(plain), 0);
+	use(0, 0);
+}
+
+/* ---- many threads ---- */
+
+struct user {
+	pthread_t thread;
+	uint64_t random, wrong, errors;
+	uint32_t engine;
+};
+
+UNWATCHED static uint32_t user_random(struct user *user, uint32_t below)
+{
+	user->random = user->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)((user->random >> 33) % below);
+}
+
+/* Return: true if the first and last row of each matrix are those of the file. */
+UNWATCHED static bool rows_right(struct gpool_lora *lora, uint32_t id, const struct rig *rig)
+{
+	for (uint32_t m = 0; m < rig->peft.count; m++) {
+		const struct peft_module *module = &rig->peft.modules[m];
+		struct gpool_lora_weights part;
+
+		if (gpool_lora_weights(lora, id, (int32_t)module->layer, module->target, &part))
+			return false;
+		for (uint32_t i = 0; i < module->in; i += 97)
+			if (lora_element(&part.a, part.rank, 0, i) != bf16_of_float(rig_get(rig, &module->a, i)))
+				return false;
+		for (uint32_t i = 0; i < module->out; i += 97)
+			if (lora_element(&part.b, part.rank, 0, i) !=
+				bf16_of_float(rig_get(rig, &module->b, (uint64_t)i * module->rank)))
+				return false;
+	}
+	return true;
+}
+
+static void *use_many(void *argument)
+{
+	struct user *user = argument;
+	struct gpool_lora *lora = loras[user->engine];
+
+	for (int i = 0; i < (int)test_scaled(200); i++) {
+		uint32_t adapter = user_random(user, ADAPTERS), id = ids[user->engine][adapter];
+		int error = gpool_lora_acquire(lora, id, user_random(user, 2) ? -1 : ANSWER_MS);
+
+		if (error) {
+			/* unloaded by another thread while this engine has it acquired */
+			user->errors += error != -EBUSY;
+			continue;
+		}
+		user->wrong += !rows_right(lora, id, &rigs[adapter]);
+		user->errors += gpool_lora_release(lora, id, GPOOL_FENCE_NONE) != 0;
+		if (!user_random(user, 4))
+			gpool_lora_unload(lora, id);
+	}
+	return NULL;
+}
+
+static void test_many_threads(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct user users[4];
+
+	(void)state;
+	begin();
+	engine_open(0, &options);
+	engine_open(1, &options);
+	for (uint32_t i = 0; i < 4; i++) {
+		users[i] = (struct user){.random = i, .engine = i % ENGINES};
+		assert_int_equal(pthread_create(&users[i].thread, NULL, use_many, &users[i]), 0);
+	}
+	for (uint32_t i = 0; i < test_scaled(50); i++)
+		try_evict(admin, "p0", 8, NULL);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(users[i].thread, NULL), 0);
+		assert_int_equal(users[i].wrong, 0);
+		assert_int_equal(users[i].errors, 0);
+	}
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+}
+
+/* ---- death ---- */
+
+/* Shared pages of a dead engine are free, and the objects that it has published stay. */
+static void test_killed(void **state)
+{
+	int ready[2];
+	char byte;
+	pid_t child;
+
+	(void)state;
+	begin();
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (!child) {
+		struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+
+		admin = NULL;
+		engine_open(0, &options);
+		for (uint32_t i = 0; i < ADAPTERS; i++)
+			acquire(0, i);
+		if (write(ready[1], "", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	assert_true(child > 0);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	close(ready[0]);
+	close(ready[1]);
+	engine_open(0, &(struct gpool_lora_options)GPOOL_LORA_OPTIONS_INIT);
+	AWAIT(harness_check(&harness) == 0);
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		use(0, i);
+		assert_int_equal(info_of(0, i).shared, 1);
+	}
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+	assert_int_equal(gpool_lora_destroy(loras[0]), 0);
+	loras[0] = NULL;
+	gpool_close(pools[0]);
+	pools[0] = NULL;
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, end)
+	const struct CMUnitTest tests[] = {
+		TEST(less_is_lost),
+		TEST(room_is_used_again),
+		TEST(packed),
+		TEST(evicted),
+		TEST(only_tails_evicted),
+		TEST(two_engines),
+		TEST(copies),
+		TEST(flags_differ),
+		TEST(many_threads),
+		TEST(killed),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
