@@ -87,8 +87,9 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * Pages are taken first from the thread's magazine, then from the lease of the session. If the lease is used up, the
  * agent leases further pages: free pages, idle pages of other sessions, and pages of unpinned content that it evicts.
  * If the pages are not adjacent, the block is scattered: its pages are mapped at contiguous addresses. Blocks are not
- * scattered with GPOOL_ALLOC_CONTIGUOUS, and in pools whose driver handles have several pages (gpool_range_info,
- * handle_pages); such an allocation may fail although enough pages are free.
+ * scattered with GPOOL_ALLOC_CONTIGUOUS. If driver handles have several pages (gpool_range_info, handle_pages), handles
+ * are mapped as a whole: a scattered block consists of whole handles, the end of a handle before them, and the start of
+ * a handle after them. It may therefore fail although enough pages are free, but not while enough whole handles are.
  *
  * Return: 0, or
  *   -EINVAL      page_count is 0 or exceeds the pool; an unknown flag, usage, priority or stream; timeout_ms below -1

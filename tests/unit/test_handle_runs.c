@@ -4,6 +4,8 @@
  * Goal: a choice is found whenever one exists, it can be mapped side by side, and it takes only available pages.
  * Method: all sets of available pages of a small pool, and random sets of a larger one, with all requests. A search
  * over all places of the first and the last run determines whether a choice exists.
+ *
+ * Requirements: U10.
  */
 #include "agent/pages/free_runs.h"
 #include "agent/pages/handle_runs.h"
