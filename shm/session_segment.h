@@ -133,7 +133,7 @@ enum lease_request_kind {
 	 * Requests that concern the reservation `tag` (agent/pages/reservation.h).
 	 *   RESERVE    lease `need` pages to the requester as the new reservation `tag`, for `extra` milliseconds (0:
 	 *              no limit). Waits and fails as LEASE_TAKE; also -EINVAL (not a new number of the requester),
-	 *              -EUSERS (POOL_RESERVATIONS), -EOPNOTSUPP (handles with several pages)
+	 *              -EUSERS (POOL_RESERVATIONS)
 	 *   TAKE_OVER  take `need` pages over from the reservation; answered as LEASE_TAKE. -ENOENT (fewer pages are
 	 *              left, or it has ended), -EPERM (of another tenant), -EDQUOT (quota of the requester)
 	 *   UNRESERVE  end the reservation; first_page receives the number of freed pages. 0, -EPERM
