@@ -92,6 +92,18 @@ static int check_runs(const struct manifest *manifest, const struct manifest_poo
 	return error ? error : pages == header->pages ? 0 : -EBADMSG;
 }
 
+/*
+ * Return true if the runs of an allocation can be mapped side by side: handles are mapped as a whole, so each run but
+ * the first begins at the start of a handle, and each but the last ends at the end of one.
+ */
+static bool runs_meet(const struct manifest_run *runs, uint32_t count, uint32_t per_handle)
+{
+	for (uint32_t i = 1; i < count; i++)
+		if ((runs[i - 1].first + runs[i - 1].count) % per_handle || runs[i].first % per_handle)
+			return false;
+	return true;
+}
+
 /* Check that the runs of each allocation add up to its size, and those of all allocations to the total size. */
 static int check_allocations(const struct manifest *manifest, const struct manifest_pool *pool)
 {
@@ -102,11 +114,8 @@ static int check_allocations(const struct manifest *manifest, const struct manif
 		uint32_t runs = manifest->run_counts[i];
 		uint64_t pages = 0;
 
-		/*
-		 * With several pages per handle, an allocation must have a single run: handles are mapped as a whole,
-		 * so parts of different handles cannot be mapped side by side.
-		 */
-		if (runs < 1 || runs > header->runs - run || (pool->pages_per_handle > 1 && runs > 1))
+		if (runs < 1 || runs > header->runs - run ||
+			!runs_meet(&manifest->runs[run], runs, pool->pages_per_handle))
 			return -EBADMSG;
 		for (uint32_t end = run + runs; run < end; run++)
 			pages += manifest->runs[run].count;

@@ -133,7 +133,7 @@ enum lease_request_kind {
 	 * Requests that concern the reservation `tag` (agent/pages/reservation.h).
 	 *   RESERVE    lease `need` pages to the requester as the new reservation `tag`, for `extra` milliseconds (0:
 	 *              no limit). Waits and fails as LEASE_TAKE; also -EINVAL (not a new number of the requester),
-	 *              -EUSERS (POOL_RESERVATIONS), -EOPNOTSUPP (handles with several pages)
+	 *              -EUSERS (POOL_RESERVATIONS)
 	 *   TAKE_OVER  take `need` pages over from the reservation; answered as LEASE_TAKE. -ENOENT (fewer pages are
 	 *              left, or it has ended), -EPERM (of another tenant), -EDQUOT (quota of the requester)
 	 *   UNRESERVE  end the reservation; first_page receives the number of freed pages. 0, -EPERM
@@ -147,6 +147,8 @@ enum {
 	LEASE_CRITICAL = 1u << 1,   /* may use reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* lease the pages in one run, or refuse the request */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse the request instead of evicting a block */
+	/* begin each run at the start of a handle, and end each but the last at the end of one */
+	LEASE_ALIGNED = 1u << 4,
 	/* scattered pages suffice: do not collect idle pages to form one run */
 	LEASE_SCATTERED = 1u << 5,
 	/* free pages only: take no pages from sessions, not even idle ones */
@@ -156,7 +158,7 @@ enum {
 	/* usage of the block, for statistics */
 	LEASE_USAGE_SHIFT = 12,
 	LEASE_USAGE_MASK = 7 << LEASE_USAGE_SHIFT,
-	LEASE_FLAGS = 0x16fu | LEASE_USAGE_MASK, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
+	LEASE_FLAGS = 0x17fu | LEASE_USAGE_MASK, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
 };
 
 /*
@@ -171,7 +173,9 @@ enum {
  *
  * The free bits of granted pages stay clear, so that no other thread can take them. The first run of the `need` pages
  * starts at first_page. For each run, blocks[run].page_count is its length and blocks[run].next the first page of the
- * next run plus 1. The additional pages are [extra_first, extra_first + extra_granted); the worker marks them as idle.
+ * next run plus 1. If handles have several pages, each run but the first begins at the start of a handle, and each run
+ * but the last ends at the end of one, so that the worker can map them side by side. The additional pages are
+ * [extra_first, extra_first + extra_granted); the worker marks them as idle.
  */
 struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */

@@ -242,6 +242,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*
+ * evict_handles() - make `count` handles available with the least loss of content, like evict_window(). They need not
+ * be adjacent. chosen: a bit for each handle, all clear; receives the chosen handles.
+ */
+bool evict_handles(struct pool *pool, const struct evict_request *request, uint32_t count, uint64_t *chosen);
+/*
  * evict_tenant_may_lose() - apply the tenant rules of docs/internals/agent.md: return true if `victim` may lose `pages`
  * pages in total for a request of `taker` (NULL: of the pool). A tenant may always lose pages to itself, but never
  * pages of its guaranteed minimum to another tenant.

@@ -279,3 +279,22 @@ uint32_t free_runs_longest(const struct free_runs *runs)
 
 	return run ? runs->length[run - 1] : 0;
 }
+
+bool free_runs_next(const struct free_runs *runs, uint32_t from, uint32_t *first, uint32_t *count)
+{
+	uint32_t at = from > runs->low ? from - runs->low : 0;
+
+	for (uint32_t word = at / 64; word < (runs->pages + 63) / 64; word++) {
+		uint64_t starts = runs->starts[word];
+
+		if (word == at / 64)
+			starts &= ~UINT64_C(0) << (at % 64);
+		if (!starts)
+			continue;
+		at = word * 64 + (uint32_t)__builtin_ctzll(starts);
+		*first = runs->low + at;
+		*count = runs->length[at];
+		return true;
+	}
+	return false;
+}

@@ -48,4 +48,7 @@ void free_runs_remove(struct free_runs *runs, uint32_t first, uint32_t count);
 
 uint32_t free_runs_longest(const struct free_runs *runs);
 
+/* free_runs_next() - find the first run that begins at page `from` or after it. Return false if there is none. */
+bool free_runs_next(const struct free_runs *runs, uint32_t from, uint32_t *first, uint32_t *count);
+
 #endif

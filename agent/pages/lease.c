@@ -2,6 +2,7 @@
 
 #include "agent/pages/flight.h"
 #include "agent/base/journal.h"
+#include "agent/pages/handle_runs.h"
 #include "agent/pages/trust.h"
 #include "shm/lease_bitmap.h"
 
@@ -423,6 +424,17 @@ static uint32_t longest_run(const struct session *session, uint32_t flags)
 	return longest > reserved ? longest : reserved;
 }
 
+/* Take the idle pages at a place where content was evicted, and begin the transfer of pages of other domains. */
+static void place_take(struct session *session, uint32_t first, uint32_t count)
+{
+	struct pool *pool = session->pool;
+
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->kind == SESSION_WORKER)
+			lease_reclaim_range(pool->sessions[id], first, count);
+	trust_begin_range(pool, session->domain, first, count);
+}
+
 /* Form one run of `need` pages without loss of content or, with LEASE_CONTIGUOUS, also by eviction. */
 static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -442,16 +454,142 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	/* Do not choose another place while pages of a chosen place are being spilled or cleared. */
 	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
-	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (pool->sessions[id] && pool->sessions[id]->kind == SESSION_WORKER)
-			lease_reclaim_range(pool->sessions[id], first, need);
-	trust_begin_range(pool, session->domain, first, need);
 	/*
 	 * If a page was pinned or allocated in the meantime, this attempt fails, and the next attempt chooses another
 	 * place.
 	 */
+	place_take(session, first, need);
 	return longest_run(session, flags) >= need;
 }
+
+/* ---- requests in pools with several pages in each handle ---- */
+
+/* Return true if the runs of the request must be chosen so that the worker can map them side by side. */
+static bool by_handle(const struct session *session, const struct lease_want *want)
+{
+	return session->pool->segment.header->pages_per_handle > 1 && (want->need > 1 || want->flags & LEASE_ALIGNED);
+}
+
+/* The indexes of free pages, in the order of their pages. NULL: not used. */
+struct indexes {
+	const struct free_runs *normal, *reserved;
+};
+
+static bool indexes_next(const void *context, uint32_t from, struct page_run *run)
+{
+	const struct indexes *indexes = context;
+
+	return (indexes->normal && free_runs_next(indexes->normal, from, &run->first, &run->count)) ||
+		(indexes->reserved && free_runs_next(indexes->reserved, from, &run->first, &run->count));
+}
+
+static uint32_t choose_from(const struct session *session, const struct lease_want *want,
+	const struct free_runs *normal, const struct free_runs *reserved)
+{
+	const struct indexes indexes = {normal, reserved};
+	const struct run_source source = {indexes_next, &indexes};
+	const struct run_want runs = {
+		.per_handle = session->pool->segment.header->pages_per_handle,
+		.need = want->need,
+		.aligned = want->flags & LEASE_ALIGNED,
+		.contiguous = want->flags & LEASE_CONTIGUOUS,
+	};
+
+	return handle_runs_choose(&source, &runs, session->pool->runs);
+}
+
+/*
+ * Choose the runs of the request in pool->runs. Return their number, 0 if there are none. normal: number of pages of
+ * the normal index that may be used; reserved pages are used if these do not suffice.
+ */
+static uint32_t runs_choose(const struct session *session, const struct lease_want *want, uint32_t normal)
+{
+	const struct free_runs *index = free_of(session, false);
+	const struct free_runs *reserved = want->flags & LEASE_CRITICAL ? free_of(session, true) : NULL;
+	uint32_t count = want->need <= normal ? choose_from(session, want, index, NULL) : 0;
+
+	if (!count && reserved)
+		count = choose_from(session, want, NULL, reserved);
+	if (!count && reserved && normal >= index->total)
+		count = choose_from(session, want, index, reserved);
+	return count;
+}
+
+static bool runs_exist(const struct session *session, const struct lease_want *want)
+{
+	return runs_choose(session, want, UINT32_MAX) > 0;
+}
+
+/* Evict content so that the runs of the request exist: whole handles or, for fewer pages, adjacent pages. */
+static void runs_evict(struct session *session, const struct lease_want *want)
+{
+	struct pool *pool = session->pool;
+	struct evict_request request = {
+		.for_tenant = session->tenant,
+		.own_last = own_last(session, want->flags),
+		.cached_only = want->flags & LEASE_NO_EVICT,
+	};
+	uint32_t per_handle = pool->segment.header->pages_per_handle;
+	uint32_t handles = (want->need + per_handle - 1) / per_handle, first;
+	uint64_t *chosen = calloc((pool->page_count / per_handle + 63) / 64, sizeof(*chosen));
+	bool aligned = want->flags & LEASE_ALIGNED, parts = !aligned && want->need < per_handle;
+
+	if (chosen && !parts && !(want->flags & LEASE_CONTIGUOUS) && evict_handles(pool, &request, handles, chosen)) {
+		for (uint32_t handle = 0; handle < pool->page_count / per_handle; handle++)
+			if (chosen[handle / 64] >> (handle % 64) & 1)
+				place_take(session, handle * per_handle, per_handle);
+	} else if (!aligned && evict_window(pool, &request, want->need, &first)) {
+		place_take(session, first, want->need);
+	}
+	free(chosen);
+}
+
+/* Take the idle pages of all sessions, including those in magazines. */
+static void idle_take(const struct session *session)
+{
+	struct evict_request cached = {.for_tenant = session->tenant, .cached_only = true, .pages = UINT32_MAX};
+
+	reclaim_from(session->pool, &(struct whose){0}, session->tenant, UINT32_MAX);
+	evict_pages(session->pool, &cached);
+}
+
+/* Return true if pages of a chosen place are being spilled or cleared. Until they are free, no other is chosen. */
+static bool is_coming(const struct session *session)
+{
+	return session->pool->saving_pages || trust_coming(session->pool);
+}
+
+/* Provide the runs of the request, like make_run(). */
+static bool make_runs(struct session *session, const struct lease_want *want)
+{
+	if (runs_exist(session, want))
+		return true;
+	consolidate(session);
+	if (runs_exist(session, want) || is_coming(session))
+		return runs_exist(session, want);
+	runs_evict(session, want);
+	/* Parts of handles may be idle in other sessions. */
+	if (!runs_exist(session, want) && !is_coming(session))
+		idle_take(session);
+	return runs_exist(session, want);
+}
+
+/* Take the chosen runs from the index. */
+static void take_chosen(struct session *session, uint32_t run_count)
+{
+	struct pool *pool = session->pool;
+
+	for (uint32_t i = 0; i < run_count; i++) {
+		const struct page_run *run = &pool->runs[i];
+
+		free_runs_remove(
+			free_of(session, run->first >= pool->segment.header->reserved_first), run->first, run->count);
+		if (pool->trust)
+			trust_taken(pool, session->domain, run->first, run->count);
+	}
+}
+
+/* ---- take from the index ---- */
 
 /* Take a run of `count` pages from the index. Return false if it has no such run. */
 static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
@@ -482,20 +620,25 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 	struct pool *pool = session->pool;
 	bool first_fit = want->flags & LEASE_FIRST_FIT || pool->agent->config.lease.strategy == CONFIG_FIRST_FIT;
 	bool critical = want->flags & LEASE_CRITICAL;
+	bool anywhere = !(by_handle(session, want) && want->flags & LEASE_ALIGNED);
 	/* Pages that are kept for other tenants are not available; a critical request uses reserved pages instead. */
 	uint32_t need = want->need, normal = available(session, 0), first, got;
 
 	grant->run_count = 0;
 	grant->extra_count = 0;
-	if (extra && need + extra <= normal && take_run(session, false, need + extra, first_fit, &first)) {
+	if (anywhere && extra && need + extra <= normal && take_run(session, false, need + extra, first_fit, &first)) {
 		pool->runs[grant->run_count++] = (struct page_run){first, need};
 		grant->extra_first = first + need;
 		grant->extra_count = extra;
 		return;
 	}
-	if ((need <= normal && take_run(session, false, need, first_fit, &first)) ||
-		(critical && take_run(session, true, need, first_fit, &first))) {
+	if (anywhere &&
+		((need <= normal && take_run(session, false, need, first_fit, &first)) ||
+			(critical && take_run(session, true, need, first_fit, &first)))) {
 		pool->runs[grant->run_count++] = (struct page_run){first, need};
+	} else if (by_handle(session, want)) {
+		grant->run_count = runs_choose(session, want, normal);
+		take_chosen(session, grant->run_count);
 	} else {
 		while (need) {
 			got = normal ? take_longest(session, false, need < normal ? need : normal, &first) : 0;
@@ -587,11 +730,26 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 	return extra < most ? extra : most;
 }
 
-/* Return true if `need` pages can be leased without taking any from a session. */
-static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
+/* Return true if free pages that may be leased to this session form the runs of the request. */
+static bool runs_fit(const struct session *session, const struct lease_want *want)
 {
-	return need <= room(session) && need <= available(session, flags) &&
-		(!(flags & LEASE_CONTIGUOUS) || need <= longest_run(session, flags));
+	if (by_handle(session, want))
+		return runs_choose(session, want, available(session, 0)) > 0;
+	return !(want->flags & LEASE_CONTIGUOUS) || want->need <= longest_run(session, want->flags);
+}
+
+/* Form the runs of a request that cannot use any pages. */
+static bool runs_form(struct session *session, const struct lease_want *want)
+{
+	if (by_handle(session, want))
+		return make_runs(session, want);
+	return want->need == 1 || !(want->flags & LEASE_CONTIGUOUS) || make_run(session, want->need, want->flags);
+}
+
+/* Return true if the pages can be leased without taking any from a session. */
+static bool is_there(const struct session *session, const struct lease_want *want)
+{
+	return want->need <= room(session) && want->need <= available(session, want->flags) && runs_fit(session, want);
 }
 
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
@@ -601,19 +759,19 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 
 	if (want->flags & LEASE_CRITICAL && !session->privileged)
 		return -EPERM;
-	if (want->flags & LEASE_FREE && !is_there(session, want->need, want->flags))
+	if (want->flags & LEASE_FREE && !is_there(session, want))
 		return -ENOSPC;
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
-	/* Form the run of a contiguous request first, because pages that are freed elsewhere would not help. */
-	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
+	/* Form the runs first, because pages that are freed elsewhere would not help. */
+	if (!runs_form(session, want))
 		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
 		return -ENOSPC;
-	if (want->flags & LEASE_CONTIGUOUS && longest_run(session, want->flags) < want->need)
+	if (!runs_fit(session, want))
 		return -ENOSPC;
-	if (want->need > 1 && !(want->flags & (LEASE_CONTIGUOUS | LEASE_SCATTERED)))
+	if (want->need > 1 && !(want->flags & (LEASE_CONTIGUOUS | LEASE_SCATTERED)) && !by_handle(session, want))
 		make_run(session, want->need, want->flags);
 	extra = welcome_extra(session, want->need, want->extra);
 	take(session, want, extra, grant);

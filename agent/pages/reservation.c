@@ -2,6 +2,7 @@
 
 #include "agent/base/journal.h"
 #include "agent/pages/flight.h"
+#include "agent/pages/handle_runs.h"
 #include "agent/pages/share.h"
 
 #include <errno.h>
@@ -95,8 +96,6 @@ int reservation_make(struct session *session, const struct lease_want *want, str
 
 	if (want->reservation >> RESERVATION_SESSION_SHIFT != session->id || find(pool, want->reservation))
 		return -EINVAL;
-	if (pool->segment.header->pages_per_handle > 1)
-		return -EOPNOTSUPP;
 	if (!index || !share_left(session))
 		return -EUSERS;
 	error = lease_grant(session, want, grant);
@@ -123,32 +122,37 @@ void reservation_unmake(struct session *session, const struct lease_want *want, 
 
 /* ---- take over ---- */
 
-/*
- * Find `need` pages of a reservation: in one run if there is a run of this length, otherwise in several, unless
- * `contiguous` is set. Return the number of runs, 0 if there are too few pages.
- */
-static uint32_t runs_find(const struct pool *pool, uint32_t index, uint32_t need, bool contiguous)
-{
-	uint32_t count = 0, total = 0, length = 0;
+struct left {
+	const struct pool *pool;
+	uint32_t index;
+};
 
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		if (!is_left(pool, index, page)) {
-			length = 0;
-			continue;
-		}
-		if (++length == need) {
-			pool->runs[0] = (struct page_run){page + 1 - need, need};
-			return 1;
-		}
-		if (total == need)
-			continue;
-		if (length > 1)
-			pool->runs[count - 1].count++;
-		else
-			pool->runs[count++] = (struct page_run){page, 1};
-		total++;
-	}
-	return contiguous || total < need ? 0 : count;
+static bool left_next(const void *context, uint32_t from, struct page_run *run)
+{
+	const struct left *left = context;
+	uint32_t pages = left->pool->page_count, end;
+
+	while (from < pages && !is_left(left->pool, left->index, from))
+		from++;
+	for (end = from; end < pages && is_left(left->pool, left->index, end);)
+		end++;
+	*run = (struct page_run){from, end - from};
+	return end > from;
+}
+
+/* Choose the pages of a reservation in pool->runs. Return the number of runs; 0: too few pages, or not in such runs. */
+static uint32_t runs_find(const struct pool *pool, uint32_t index, const struct lease_want *want)
+{
+	const struct left left = {pool, index};
+	const struct run_source source = {left_next, &left};
+	const struct run_want runs = {
+		.per_handle = pool->segment.header->pages_per_handle,
+		.need = want->need,
+		.aligned = want->flags & LEASE_ALIGNED,
+		.contiguous = want->flags & LEASE_CONTIGUOUS,
+	};
+
+	return handle_runs_choose(&source, &runs, pool->runs);
 }
 
 static void runs_pass(struct pool *pool, uint32_t run_count, uint32_t owner)
@@ -179,7 +183,7 @@ int reservation_take(struct session *session, const struct lease_want *want, str
 		lease_reclaim(session, want->need);
 	if (!within_quota(session, maker, want->need))
 		return -EDQUOT;
-	*grant = (struct lease_grant){.run_count = runs_find(pool, index, want->need, want->flags & LEASE_CONTIGUOUS)};
+	*grant = (struct lease_grant){.run_count = runs_find(pool, index, want)};
 	if (!grant->run_count)
 		return -ENOENT;
 	journal->slot = want->slot;

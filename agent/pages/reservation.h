@@ -9,8 +9,9 @@
  *   free --reservation_make()--> leased to the maker --reservation_take()--> leased to the session
  *        <--reservation_release(), reservations_tick(), end of the maker--
  *
- * Pools with several pages in each handle have no reservations: a session can map whole handles only, and may not get
- * all pages of a handle.
+ * If handles have several pages, the library reserves whole handles (LEASE_ALIGNED), so that ranges, which consist of
+ * whole handles, can take over all of them. Blocks take over parts of handles; the parts that are left may then be too
+ * scattered for another block (handle_runs.h).
  */
 #ifndef GPOOL_AGENT_RESERVATION_H
 #define GPOOL_AGENT_RESERVATION_H
@@ -22,7 +23,7 @@
  * the caller sends the answer and ends the step.
  * reservation_unmake() - undo this.
  * Return: 0, -EINVAL (not a new number of this session), -EUSERS (no record is left for the tenant or the user, see
- * share.h), -EOPNOTSUPP, or as lease_grant().
+ * share.h), or as lease_grant().
  */
 int reservation_make(struct session *session, const struct lease_want *want, struct lease_grant *grant);
 void reservation_unmake(struct session *session, const struct lease_want *want, const struct lease_grant *grant);
@@ -31,7 +32,8 @@ void reservation_unmake(struct session *session, const struct lease_want *want, 
  * reservation_take() - pass pages of a reservation to the session. Afterwards the journal contains LEDGER_PASS; the
  * caller sends the answer, calls reservation_taken() and ends the step.
  * reservation_untake() - undo it instead, in this agent or the next one.
- * Return: 0, -ENOENT (fewer pages are left, or it has ended), -EPERM (of another tenant), -EDQUOT.
+ * Return: 0, -ENOENT (it has ended, or the pages that are left are too few or cannot be mapped side by side), -EPERM
+ * (of another tenant), -EDQUOT.
  * Cost: a pass over the pages.
  */
 int reservation_take(struct session *session, const struct lease_want *want, struct lease_grant *grant);

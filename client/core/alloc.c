@@ -212,7 +212,7 @@ static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t
 
 /* ---- allocate from the agent ---- */
 
-static uint32_t refill_flags(const struct gpool *pool, const struct alloc_request *request)
+static uint32_t refill_flags(const struct alloc_request *request)
 {
 	uint32_t flags = (request->attributes.flags & BLOCK_TYPE_MASK) << LEASE_USAGE_SHIFT;
 
@@ -220,8 +220,7 @@ static uint32_t refill_flags(const struct gpool *pool, const struct alloc_reques
 		flags |= LEASE_FIRST_FIT;
 	if (request->flags & GPOOL_ALLOC_CRITICAL)
 		flags |= LEASE_CRITICAL;
-	/* A handle can only be mapped as a whole, so pages of different handles cannot be mapped side by side. */
-	if (request->flags & GPOOL_ALLOC_CONTIGUOUS || pool->header->pages_per_handle > 1)
+	if (request->flags & GPOOL_ALLOC_CONTIGUOUS)
 		flags |= LEASE_CONTIGUOUS;
 	if (request->flags & GPOOL_ALLOC_NO_EVICT)
 		flags |= LEASE_NO_EVICT;
@@ -232,7 +231,7 @@ static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	const struct alloc_request *request, struct gpool_block *block)
 {
 	uint32_t first;
-	int error = refill_take(pool, cache, page_count, refill_flags(pool, request), request->timeout_ms, &first);
+	int error = refill_take(pool, cache, page_count, refill_flags(request), request->timeout_ms, &first);
 
 	if (error)
 		return error;

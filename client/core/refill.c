@@ -257,19 +257,24 @@ static void shortage_object_read(
 }
 
 /* Build the error text. Its cost is small compared with the request to the agent. */
-static int shortage_fail(int error, const struct gpool_oom_info *shortage)
+static int shortage_fail(const struct gpool *pool, int error, const struct gpool_oom_info *shortage)
 {
-	char holder[80] = "";
+	char holder[80] = "", handles[160] = "";
 
 	if (error == -EPERM)
 		return error;
 	if (shortage->holder)
 		snprintf(
 			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
-	return fail(error, "%s: %u needed, %u free, %u pinned%s",
+	if (error == -ENOSPC && pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
+		snprintf(handles, sizeof(handles),
+			"; the free pages cannot be mapped side by side, because the GPU maps whole handles of %u "
+			"pages",
+			pool->header->pages_per_handle);
+	return fail(error, "%s: %u needed, %u free, %u pinned%s%s",
 		error == -ENOSPC ? "not enough free or evictable pages"
 				 : "the limit of the tenant or the quota of the session is reached",
-		shortage->needed, shortage->free, shortage->pinned, holder);
+		shortage->needed, shortage->free, shortage->pinned, holder, handles);
 }
 
 /* Read a refusal. No pages were granted; the cause is stored in the thread's `shortage`. */
@@ -279,15 +284,17 @@ static int refusal_read(
 	shortage_read(pool, request, need, &cache->shortage);
 	shortage_object_read(pool, request, &cache->shortage_object);
 	stat_add(cache, &cache->stats->refusals);
-	return shortage_fail(request->error, &cache->shortage);
+	return shortage_fail(pool, request->error, &cache->shortage);
 }
 
-static int reservation_fail(int error, uint64_t reservation, uint32_t need)
+static int reservation_fail(const struct gpool *pool, int error, uint64_t reservation, uint32_t need)
 {
 	if (error == -EPERM)
 		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
-	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left", reservation,
-		need);
+	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left%s",
+		reservation, need,
+		pool->header->pages_per_handle > 1 ? " that can be mapped side by side: handles are mapped as a whole"
+						   : "");
 }
 
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request,
@@ -296,7 +303,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 	uint32_t total;
 
 	if (request->kind == LEASE_TAKE_OVER && (request->error == -ENOENT || request->error == -EPERM))
-		return reservation_fail(request->error, request->tag, need);
+		return reservation_fail(pool, request->error, request->tag, need);
 	switch (request->error) {
 	case 0: extra_put(pool, request->extra_first, request->extra_granted); break;
 	case -ENOSPC:

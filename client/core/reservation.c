@@ -23,12 +23,12 @@ static uint64_t number_next(const struct gpool *pool)
 int gpool_reservation_create(
 	struct gpool *pool, uint32_t page_count, int timeout_ms, uint32_t duration_ms, uint64_t *reservation)
 {
+	uint32_t per_handle = pool->header->pages_per_handle;
 	struct thread_cache *cache;
 	struct lease_request ask = {
 		.kind = LEASE_RESERVE,
-		.need = page_count,
 		.extra = duration_ms,
-		.flags = LEASE_SCATTERED,
+		.flags = LEASE_SCATTERED | LEASE_ALIGNED,
 		.timeout_ms = timeout_ms < 0 ? UINT32_MAX : (uint32_t)timeout_ms,
 	};
 	int error;
@@ -42,14 +42,13 @@ int gpool_reservation_create(
 			page_count, pool->page_count);
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
-	if (pool->header->pages_per_handle > 1)
-		return fail(-EOPNOTSUPP, "the driver handles of the pool have %" PRIu32 " pages; reservations need 1",
-			pool->header->pages_per_handle);
 	cache = thread_cache_of(pool);
 	if (!cache)
 		return -ENOMEM;
 	/* The agent counts the pages of the caches as idle pages of this session. */
 	thread_cache_flush(cache);
+	/* Ranges can take over whole handles only. */
+	ask.need = (page_count + per_handle - 1) / per_handle * per_handle;
 	ask.tag = number_next(pool);
 	error = lease_ask(pool, &ask);
 	if (error == -EUSERS)

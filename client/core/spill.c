@@ -173,7 +173,7 @@ static int restore_begin(struct gpool *pool, const struct gpool_block *block, ui
 	const struct lease_request ask = {
 		.kind = LEASE_RESTORE,
 		.need = block->page_count,
-		.flags = flags | (pool->header->pages_per_handle > 1 ? LEASE_CONTIGUOUS : 0),
+		.flags = flags,
 		.timeout_ms = timeout_ms,
 		.tag = block->tag & ~(uint64_t)BLOCK_SCATTERED,
 	};

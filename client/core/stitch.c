@@ -11,7 +11,7 @@ struct stitch {
 	struct stitch *next, **link; /* in the list stitches->all */
 	uint64_t word;               /* page word of the head */
 	uint64_t sequence;           /* sequence of the tag; a commit changes the tag's attributes, not its sequence */
-	uint64_t va;
+	struct stitch_range range;
 	uint32_t page;
 	uint32_t page_count;
 };
@@ -27,13 +27,12 @@ struct stitches {
 /* Unmap the range. Return -EBUSY if queued GPU work still uses it. */
 static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 {
-	uint64_t bytes = stitch->page_count * pool->page_bytes;
-	int error = gpu_unmap(pool->gpu, stitch->va, bytes);
+	int error = gpu_unmap(pool->gpu, stitch->range.va, stitch->range.bytes);
 
 	if (error == -EBUSY)
 		return error;
 	if (!error)
-		error = gpu_unreserve(pool->gpu, stitch->va, bytes);
+		error = gpu_unreserve(pool->gpu, stitch->range.va, stitch->range.bytes);
 	if (error)
 		pool_log(pool, POOL_LOG_ERROR, "cannot unmap a scattered block of %u pages: %s; its addresses are lost",
 			stitch->page_count, gpu_error_text());
@@ -135,10 +134,26 @@ void stitch_close(struct gpool *pool)
 	pool->stitches = NULL;
 }
 
-/* Map the runs of the chain side by side at va. */
-static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, uint64_t va)
+/* Return the size of the handles of a chain: the first and the last run may have parts of handles. */
+static uint64_t chain_bytes(const struct gpool *pool, uint32_t first)
 {
-	uint64_t at = va;
+	uint32_t per_handle = pool->header->pages_per_handle, run = first, handles = 0;
+
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+
+		handles += (run + count - 1) / per_handle - run / per_handle + 1;
+		if (!next)
+			return handles * per_handle * pool->page_bytes;
+		run = next - 1;
+	}
+}
+
+/* Map the runs of the chain side by side. */
+static int chain_map(struct gpool *pool, uint32_t first, const struct stitch_range *range)
+{
+	uint64_t at = range->va;
 	uint32_t run = first;
 	int error = 0;
 
@@ -152,9 +167,9 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 		run = next - 1;
 	}
 	if (!error)
-		error = gpu_access(pool->gpu, va, page_count * pool->page_bytes, GPU_ACCESS_READ_WRITE);
-	if (error && at > va)
-		gpu_unmap(pool->gpu, va, at - va);
+		error = gpu_access(pool->gpu, range->va, range->bytes, GPU_ACCESS_READ_WRITE);
+	if (error && at > range->va)
+		gpu_unmap(pool->gpu, range->va, at - range->va);
 	return error;
 }
 
@@ -162,7 +177,6 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t page_count)
 {
 	struct stitches *stitches = pool->stitches;
-	uint64_t bytes = page_count * pool->page_bytes;
 	struct stitch *stitch = calloc(1, sizeof(*stitch)), *old;
 
 	if (!stitch)
@@ -176,14 +190,15 @@ static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t p
 	pthread_mutex_unlock(&stitches->lock);
 	stitch->page = first;
 	stitch->page_count = page_count;
-	if (gpu_reserve(pool->gpu, bytes, 0, &stitch->va))
+	stitch->range.bytes = chain_bytes(pool, first);
+	if (gpu_reserve(pool->gpu, stitch->range.bytes, 0, &stitch->range.va))
 		goto free_stitch;
-	if (chain_map(pool, first, page_count, stitch->va))
+	if (chain_map(pool, first, &stitch->range))
 		goto unreserve;
-	window_keep_from_child(pool, stitch->va, bytes);
+	window_keep_from_child(pool, stitch->range.va, stitch->range.bytes);
 	return stitch;
 unreserve:
-	gpu_unreserve(pool->gpu, stitch->va, bytes);
+	gpu_unreserve(pool->gpu, stitch->range.va, stitch->range.bytes);
 free_stitch:
 	pool_log(pool, POOL_LOG_ERROR, "cannot map %u pages at contiguous addresses: %s", page_count, gpu_error_text());
 	free(stitch);
@@ -335,7 +350,7 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block)
 	return 0;
 }
 
-int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+int stitch_find(const struct gpool *pool, const struct gpool_block *block, struct stitch_range *range)
 {
 	struct stitches *stitches = pool->stitches;
 	const struct stitch *stitch;
@@ -346,14 +361,24 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	stitch = stitches->at[block->page];
 	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT &&
 		stitch->page_count == block->page_count) {
-		*address = stitch->va;
+		*range = stitch->range;
 		error = 0;
 	}
 	pthread_mutex_unlock(&stitches->lock);
 	return error;
 }
 
-int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	struct stitch_range range;
+	int error = stitch_find(pool, block, &range);
+
+	if (!error)
+		*address = range.va + block->page % pool->header->pages_per_handle * pool->page_bytes;
+	return error;
+}
+
+int stitch_forget(struct gpool *pool, const struct gpool_block *block, struct stitch_range *range)
 {
 	struct stitches *stitches = pool->stitches;
 	struct stitch *stitch;
@@ -370,27 +395,27 @@ int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	stitches->count--;
 	stitches->at[stitch->page] = NULL;
 	pthread_mutex_unlock(&stitches->lock);
-	*address = stitch->va;
+	*range = stitch->range;
 	free(stitch);
 	return 0;
 }
 
-int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+int stitch_take(struct gpool *pool, const struct gpool_block *block, struct stitch_range *range)
 {
-	int error = stitch_forget(pool, block, address);
+	int error = stitch_forget(pool, block, range);
 
 	if (!error)
 		chain_end(pool, block->page);
 	return error;
 }
 
-int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address)
+int stitch_give(struct gpool *pool, const struct gpool_block *block, const struct stitch_range *range)
 {
 	struct stitch *stitch = calloc(1, sizeof(*stitch));
 
 	if (!stitch)
 		return -ENOMEM;
-	*stitch = (struct stitch){.va = address, .page = block->page, .page_count = block->page_count};
+	*stitch = (struct stitch){.range = *range, .page = block->page, .page_count = block->page_count};
 	extents_tag(pool, block->page,
 		block_tag_make(block->tag >> BLOCK_SEQUENCE_SHIFT,
 			BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),

@@ -12,6 +12,11 @@
 
 #include "client/core/alloc.h"
 
+/* The addresses of a scattered block. If handles have several pages, its first page may begin behind va. */
+struct stitch_range {
+	uint64_t va, bytes;
+};
+
 int stitch_open(struct gpool *pool);
 void stitch_close(struct gpool *pool);
 
@@ -47,15 +52,16 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
  * entries still contain the runs. The caller's pin is not released. Return: 0, -ESTALE.
  * stitch_give() - undo this: make a block of the runs and the address range. Return: 0, -ENOMEM.
  */
-int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
-int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
+int stitch_take(struct gpool *pool, const struct gpool_block *block, struct stitch_range *range);
+int stitch_give(struct gpool *pool, const struct gpool_block *block, const struct stitch_range *range);
 /*
  * stitch_forget() - pass the address range of a block to the caller. The block remains valid but unmapped, as after
  * chain_stand(). Return: 0, -ESTALE.
  */
-int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
+int stitch_forget(struct gpool *pool, const struct gpool_block *block, struct stitch_range *range);
 
-/* stitch_address() - get the address of a scattered block. Return: 0, -ESTALE. */
+/* stitch_find() - get the address range of a scattered block; stitch_address() - its address. Return: 0, -ESTALE. */
+int stitch_find(const struct gpool *pool, const struct gpool_block *block, struct stitch_range *range);
 int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
 #endif

@@ -87,8 +87,9 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * Pages are taken first from the thread's magazine, then from the lease of the session. If the lease is used up, the
  * agent leases further pages: free pages, idle pages of other sessions, and pages of unpinned content that it evicts.
  * If the pages are not adjacent, the block is scattered: its pages are mapped at contiguous addresses. Blocks are not
- * scattered with GPOOL_ALLOC_CONTIGUOUS, and in pools whose driver handles have several pages (gpool_range_info,
- * handle_pages); such an allocation may fail although enough pages are free.
+ * scattered with GPOOL_ALLOC_CONTIGUOUS. If driver handles have several pages (gpool_range_info, handle_pages), handles
+ * are mapped as a whole: a scattered block consists of whole handles, the end of a handle before them, and the start of
+ * a handle after them. It may therefore fail although enough pages are free, but not while enough whole handles are.
  *
  * Return: 0, or
  *   -EINVAL      page_count is 0 or exceeds the pool; an unknown flag, usage, priority or stream; timeout_ms below -1
@@ -485,7 +486,7 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
 /*
  * gpool_reservation_create() - reserve pages for sessions of the same tenant.
  *
- * @page_count:  number of pages
+ * @page_count:  number of pages, which is rounded up to whole driver handles (gpool_range_info, handle_pages)
  * @timeout_ms:  longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days)
  * @duration_ms: time after which the reservation ends; 0: no limit
  * @reservation: receives the number of the reservation, which is not 0 and can be sent to other processes
@@ -497,7 +498,6 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
  *   -ENOSPC, -EDQUOT  as gpool_alloc(); gpool_oom_info() returns the details
  *   -EUSERS      the pool has 255 reservations, or the tenant or the user has its share of them (limits.tenant_sessions
  *                and limits.user_sessions in gpoold.conf(5))
- *   -EOPNOTSUPP  the pool's driver handles have several pages (gpool_range_info, handle_pages)
  *   -EPERM       the session is an observer or admin
  *   -EPIPE, -EINTR, -ENOMEM, -ECHILD  as gpool_alloc()
  *
@@ -516,7 +516,8 @@ GPOOL_API int gpool_reservation_create(
  * enough pages left, the agent refuses the request only if it would exceed the quota of this session (-EDQUOT). The
  * number is checked when a call needs pages. Such a call then also returns, without waiting:
  *   -ENOENT  the reservation has ended or has fewer pages left than the call needs, or, with GPOOL_ALLOC_CONTIGUOUS, no
- *            adjacent ones
+ *            adjacent ones. If handles have several pages, commits of whole handles get all of them; blocks may leave
+ *            parts of handles that no further block can use (gpool_alloc())
  *   -EPERM   it was created by a session of another tenant
  *
  * Return: 0, -ENOMEM (no host memory for the thread's first call), -ECHILD. Threads: any; each thread and pool has its

@@ -15,12 +15,13 @@
 
 #include "client/core/internal.h"
 #include "client/core/block.h"
+#include "client/core/stitch.h"
 #include "shm/manifest.h"
 
 /* An allocation of an object that is being built, or was built by this process. */
 struct object_part {
 	struct gpool_block block;
-	uint64_t range; /* once published: address of the range that a scattered block had */
+	struct stitch_range range; /* once published: the addresses that a scattered block had; va 0: none */
 };
 
 /* Metadata before publication. */
@@ -164,12 +165,12 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 
 /* object_build.c */
 /*
- * object_keep() - publish a pinned, scattered block of the caller, mapped at `address`, under this name and without
+ * object_keep() - publish a pinned, scattered block of the caller, mapped in this range, under this name and without
  * metadata. On success, its pages belong to the object, and the caller's mapping becomes read-only. On an error, *block
  * is unchanged, except that its generation may be updated.
  * Return: as gpool_object_publish().
  */
-int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address,
+int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, const struct stitch_range *range,
 	struct gpool_object **object);
 /*
  * object_give() - publish pinned blocks of the caller as one ephemeral object, under a name that must be free. Only

@@ -249,10 +249,11 @@ int object_protect(struct gpool_object *object, bool readonly)
 
 	for (uint32_t i = 0; i < object->part_count && !error; i++) {
 		const struct object_part *part = &object->parts[i];
+		struct stitch_range range = part->range;
 
-		if (part->block.tag & BLOCK_SCATTERED) {
-			error = gpu_access(pool->gpu, object->addresses[i], part->block.page_count * pool->page_bytes,
-				readonly ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
+		if (part->block.tag & BLOCK_SCATTERED && (range.va || !stitch_find(pool, &part->block, &range))) {
+			error = gpu_access(
+				pool->gpu, range.va, range.bytes, readonly ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
 			error = error == -EBUSY ? error : 0;
 		}
 		if (!error && (readonly || !(part->block.tag & BLOCK_SCATTERED)))
@@ -267,17 +268,16 @@ int object_parts_unmap(struct gpool_object *object)
 
 	for (uint32_t i = 0; i < object->part_count; i++) {
 		struct object_part *part = &object->parts[i];
-		uint64_t bytes = part->block.page_count * pool->page_bytes;
 		int error;
 
-		if (!part->range)
+		if (!part->range.va)
 			continue;
-		error = gpu_unmap(pool->gpu, part->range, bytes);
+		error = gpu_unmap(pool->gpu, part->range.va, part->range.bytes);
 		if (error == -EBUSY)
 			return error;
 		if (!error)
-			gpu_unreserve(pool->gpu, part->range, bytes);
-		part->range = 0;
+			gpu_unreserve(pool->gpu, part->range.va, part->range.bytes);
+		part->range.va = 0;
 	}
 	return 0;
 }
@@ -342,11 +342,11 @@ static void parts_put_back(struct gpool_object *object)
 		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
 			continue;
 		part->block.generation = word;
-		if (!part->range) {
+		if (!part->range.va) {
 			atomic_store_explicit(
 				&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
-		} else if (!stitch_give(pool, &part->block, part->range)) {
-			part->range = 0;
+		} else if (!stitch_give(pool, &part->block, &part->range)) {
+			part->range.va = 0;
 		} else {
 			/* Out of memory: the pages stay in transit until this process ends. */
 			pin_drop(&pool->session, part->block.page);
@@ -496,11 +496,12 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 	return error;
 }
 
-int object_keep(
-	struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object)
+int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, const struct stitch_range *range,
+	struct gpool_object **object)
 {
+	struct stitch_range forgotten;
 	struct gpool_object *made;
-	uint64_t version, range;
+	uint64_t version;
 	int error = object_new(pool, name, &made);
 
 	if (error)
@@ -511,21 +512,21 @@ int object_keep(
 	 * Record the range, so that the block is found like any scattered block. Publishing the object removes the
 	 * record.
 	 */
-	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
+	error = made->parts ? stitch_give(pool, block, range) : -ENOMEM;
 	if (!error) {
 		made->parts[0] = (struct object_part){.block = *block};
 		made->part_count = made->part_capacity = 1;
 		error = gpool_object_publish(made, &version);
 	}
 	if (!error) {
-		made->parts[0].range = 0;
+		made->parts[0].range.va = 0;
 		*object = made;
 		return 0;
 	}
 	if (made->part_count) {
 		*block = made->parts[0].block;
 		made->part_count = 0;
-		stitch_forget(pool, block, &range);
+		stitch_forget(pool, block, &forgotten);
 	}
 	gpool_object_abort(made);
 	return error;

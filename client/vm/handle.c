@@ -205,55 +205,6 @@ static uint32_t list_handles(const struct gpool *pool, const struct page_list *l
 }
 
 /*
- * Take one handle that has several pages. A run that the agent grants might not begin at the start of a handle. Such
- * runs are kept aside until a matching one is found or no more are available. A longer run would contain a whole
- * handle, but the pool might not have one.
- */
-static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
-{
-	struct page_list aside = {.count = 0}, list = {.count = 0};
-	int error;
-
-	for (;;) {
-		error = page_list_take(pool, handle_pages(pool), flags, 0, &list);
-		if (!error) {
-			*page = list.spans[0].first;
-			page_list_reset(&list);
-			break;
-		}
-		if (error != -ENOSPC || page_run_take(pool, handle_pages(pool), flags, &list))
-			break;
-		*page = list.spans[0].first;
-		page_list_reset(&list);
-		if (*page % handle_pages(pool) == 0) {
-			error = 0;
-			break;
-		}
-		if (page_list_add(&aside, *page, handle_pages(pool))) {
-			pool_put(pool, *page, handle_pages(pool));
-			error = -ENOMEM;
-			break;
-		}
-	}
-	page_list_put(pool, &aside);
-	return error;
-}
-
-static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uint32_t *pages)
-{
-	uint32_t count = 0;
-	int error = 0;
-
-	while (count < handles && !error) {
-		error = take_one(pool, flags, &pages[count]);
-		count += !error;
-	}
-	if (error)
-		handles_idle(pool, pages, count);
-	return error;
-}
-
-/*
  * Take idle pages of this session that no space maps, without a request. Mapped pages are skipped, so that their spaces
  * can adopt them again.
  */
@@ -277,10 +228,7 @@ static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 	return count;
 }
 
-/*
- * Get handles from the agent, in transit, with one request. If a handle has several pages and no run for all handles is
- * available, get them one by one.
- */
+/* Get handles from the agent, in transit, with one request. */
 static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int32_t timeout_ms, uint32_t *pages)
 {
 	struct page_list list = {.count = 0};
@@ -289,8 +237,6 @@ static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int3
 	if (!error)
 		list_handles(pool, &list, pages);
 	page_list_reset(&list);
-	if (error == -ENOSPC && handle_pages(pool) > 1)
-		error = take_singly(pool, handles, flags, pages);
 	return error;
 }
 

@@ -35,9 +35,8 @@ struct vm_take_options {
 
 /*
  * vm_take() - take handles and hold them; all or none. pages[] receives the first page of each. Idle handles of this
- * session that no space maps are used first. The others are requested from the agent together. If a handle has several
- * pages, and no run for all of them is available, each is requested separately. Waits according to the options, and
- * holds no handle during the wait. Return: 0, -ENOMEM, or as refill_take().
+ * session that no space maps are used first. The others are requested from the agent together. Waits according to the
+ * options, and holds no handle during the wait. Return: 0, -ENOMEM, or as refill_take().
  */
 int vm_take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages);
 

@@ -107,46 +107,9 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 	return error;
 }
 
-int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list)
-{
-	return take_once(pool, pages, flags | LEASE_CONTIGUOUS, 0, list);
-}
-
-/* Take one run that begins at the start of a handle. */
-static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
-{
-	uint32_t per_handle = pool->header->pages_per_handle, more = per_handle - 1, first, skip;
-	int error;
-
-	flags = (flags & ~(uint32_t)LEASE_SCATTERED) | LEASE_CONTIGUOUS;
-	error = take_once(pool, pages, flags, timeout_ms, list);
-
-	if (error || list->spans[0].first % per_handle == 0)
-		return error;
-	/* The agent does not align runs to handles, so request enough pages to contain an aligned run. */
-	page_list_put(pool, list);
-	if (more > pool->unreserved - pages)
-		return -ENOSPC;
-	error = take_once(pool, pages + more, flags, timeout_ms, list);
-	if (error)
-		return error;
-	first = list->spans[0].first;
-	skip = whole_handles(pool, first) - first;
-	if (skip)
-		pool_put(pool, first, skip);
-	if (more > skip)
-		pool_put(pool, first + skip + pages, more - skip);
-	list->spans[0] = (struct page_span){first + skip, pages};
-	return 0;
-}
-
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
 {
-	if (pages > pool->page_count)
-		return -ENOSPC;
-	if (pool->header->pages_per_handle > 1)
-		return take_aligned(pool, pages, flags, timeout_ms, list);
-	return take_once(pool, pages, flags, timeout_ms, list);
+	return pages > pool->page_count ? -ENOSPC : take_once(pool, pages, flags | LEASE_ALIGNED, timeout_ms, list);
 }
 
 /* Move the next `pages` pages of the list `from` to the list `to`. *span and *used are the position in `from`. */
@@ -171,7 +134,7 @@ static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, u
 int page_lists_take(
 	struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms)
 {
-	uint32_t per_handle = pool->header->pages_per_handle, total = 0, span = 0, used = 0;
+	uint32_t total = 0, span = 0, used = 0;
 	struct page_list all = {.count = 0};
 	int error = 0;
 
@@ -200,12 +163,13 @@ int page_lists_take(
 		page_list_put(pool, &all);
 		return error;
 	}
-	/* Pages that only pad a list to whole handles become idle. */
-	for (uint32_t i = 0; per_handle > 1 && i + 1 < list_count; i++) {
+	/* Pages that only pad a list to whole handles become idle. They follow the last span, in the same handle. */
+	for (uint32_t i = 0; i + 1 < list_count; i++) {
 		uint32_t rest = whole_handles(pool, wanted[i]) - wanted[i];
+		const struct page_span *last = rest ? &lists[i].spans[lists[i].count - 1] : NULL;
 
 		if (rest)
-			pool_put(pool, lists[i].spans[0].first + wanted[i], rest);
+			pool_put(pool, last->first + last->count, rest);
 	}
 	page_list_reset(&all);
 	return 0;

@@ -1,8 +1,8 @@
 /*
  * page_list.h - the pages of a range, as a list of runs. Internal to libgpool.
  *
- * If handles have several pages, the pages of a new range are one run that begins at the start of a handle, because
- * handles are mapped as a whole.
+ * If handles have several pages, each run of a new range begins at the start of a handle, and each but the last ends at
+ * the end of one, because handles are mapped as a whole.
  */
 #ifndef GPOOL_CLIENT_VM_PAGE_LIST_H
 #define GPOOL_CLIENT_VM_PAGE_LIST_H
@@ -27,15 +27,10 @@ int page_list_add(struct page_list *list, uint32_t first, uint32_t count);
 void page_list_reset(struct page_list *list);
 
 /*
- * page_list_take() - take pages together. They are in transit. flags: LEASE_*. If handles have several pages, the
- * result is one run that begins at the start of a handle. Each request waits at most timeout_ms; a second one is needed
- * if a run does not begin there. No pages are held during a wait.
- * Return: as refill_take(), and -ENOMEM.
+ * page_list_take() - take pages together, in runs that begin at the start of a handle. They are in transit. flags:
+ * LEASE_*. Waits at most timeout_ms. Return: as refill_take(), and -ENOMEM.
  */
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list);
-
-/* page_run_take() - take one run, which may begin at any page. */
-int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list);
 
 /*
  * page_lists_take() - take wanted[i] pages into lists[i] for all i, all or none, as page_list_take() does. Return: as

@@ -31,7 +31,8 @@ static bool is_mutable(const struct gpool_range *range)
 static int range_keep(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
-	int error = object_keep(pool, range->name, &range->block, range->va, &range->object);
+	int error = object_keep(
+		pool, range->name, &range->block, &(struct stitch_range){range->va, range->bytes}, &range->object);
 
 	if (error) {
 		pool_log(pool, POOL_LOG_ERROR,

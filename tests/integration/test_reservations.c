@@ -21,9 +21,10 @@
 
 enum { RESERVED_PAGES = 24, LIMIT = 40, QUOTA = 4, MANY = 255 };
 
-#define CONFIG(domain) \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
-	"pages\"; } );\n" \
+#define CONFIG(domain) CONFIG_WITH("", domain)
+#define CONFIG_WITH(handles, domain) \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; " handles \
+	"reserved = \"0 pages\"; } );\n" \
 	"tenants = ( { name = \"engine\"; users = [ \"1\" ]; limit = \"40 pages\"; }, { name = \"other\"; " domain \
 	" } );\n" \
 	"lease = { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n" \
@@ -537,38 +538,75 @@ static void test_scattered(void **state)
 	assert_int_equal(gpool_reservation_use(other, 0), 0);
 }
 
-/* ---- pools without reservations ---- */
-
-static const char *const handles_of_4_pages[] = {"--pool", POOL ",handle_size=" TEST_SIZE_4_PAGES, QUIET, NULL};
+/* ---- several pages in each handle ---- */
 
 static int begin_with_handles(void **state)
 {
 	(void)state;
-	start(handles_of_4_pages);
+	begin_with(CONFIG_WITH("handle_size = \"2MiB\"; ", ""));
 	return 0;
 }
 
-/* The library refuses, and so does the agent, which does not rely on the library. */
-static void test_several_pages_in_each_handle(void **state)
+/* Ranges take over whole handles, which need not be adjacent. */
+static void test_handles(void **state)
 {
-	struct gpool *pool = open_worker();
-	struct lease_request ask = {.kind = LEASE_RESERVE,
-		.need = 4,
-		.flags = LEASE_SCATTERED,
-		.tag = (uint64_t)gpool_session(pool) << RESERVATION_SESSION_SHIFT | 1};
-	uint64_t reservation = 5;
-	struct gpool_block block;
+	struct gpool_block blocks[PAGES];
+	uint64_t reservation, next;
 
 	(void)state;
-	assert_int_equal(gpool_reservation_create(pool, 4, 0, 0, &reservation), -EOPNOTSUPP);
-	assert_non_null(strstr(gpool_last_error(-EOPNOTSUPP), "have 4 pages; reservations need 1"));
-	assert_int_equal(reservation, 5);
-	assert_int_equal(lease_ask(pool, &ask), -EOPNOTSUPP);
+	for (uint32_t i = 0; i < PAGES; i++)
+		blocks[i] = alloc(other, 1);
+	for (uint32_t i = 0; i < PAGES; i++)
+		if (blocks[i].page / 4 % 2)
+			assert_int_equal(gpool_free(other, &blocks[i]), 0);
+	/* The number of pages is rounded up to whole handles. */
+	reservation = reserves(&scheduler, 15, 0);
+	assert_int_equal(status()->pools[0].reservation_pages, 16);
+	next = reserves(&scheduler, 1, 0);
+	assert_int_equal(status()->pools[0].reservation_pages, 20);
+	assert_int_equal(other_takes_all(), PAGES / 2 - 20);
+	assert_int_equal(try_use(&worker, 0, 4), -ENOSPC);
+	uses(&worker, reservation, 4);
+	uses(&worker, reservation, 8);
+	assert_int_equal(try_use(&worker, reservation, 8), -ENOENT);
+	uses(&worker, reservation, 4);
+	assert_int_equal(try_use(&worker, reservation, 4), -ENOENT);
+	uses(&worker, next, 4);
+	verifies(&worker);
 	assert_int_equal(status()->pools[0].reservation_pages, 0);
-	block = alloc(pool, PAGES);
-	assert_int_equal(gpool_free(pool, &block), 0);
-	gpool_close(pool);
-	AWAIT(harness_free_pages(&harness) == PAGES);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+/* Blocks take over parts of handles, as far as the driver can map them side by side. */
+static void test_parts_of_handles(void **state)
+{
+	struct gpool_block block;
+	uint64_t reservation;
+
+	(void)state;
+	reservation = reserves(&scheduler, 8, 0);
+	gpool_close(other);
+	other = open_as(0, NULL, "engine");
+	assert_int_equal(gpool_reservation_use(other, reservation), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_alloc(other, 3, NULL, &block), 0);
+	assert_int_equal(gpool_alloc(other, 3, NULL, &block), -ENOENT);
+	assert_non_null(strstr(gpool_last_error(-ENOENT), "handles are mapped as a whole"));
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_alloc(other, 1, NULL, &block), 0);
+	assert_int_equal(gpool_alloc(other, 1, NULL, &block), -ENOENT);
+	reservation = reserves(&scheduler, 12, 0);
+	assert_int_equal(gpool_reservation_use(other, reservation), 0);
+	assert_int_equal(gpool_alloc(other, 3, NULL, &block), 0);
+	agent_kill();
+	assert_int_equal(gpool_alloc(other, 8,
+				 &(struct gpool_alloc_options){
+					 .size = sizeof(struct gpool_alloc_options), .timeout_ms = ANSWER_MS},
+				 &block),
+		0);
+	assert_int_equal(gpool_reservation_use(other, 0), 0);
+	assert_int_equal(release(&scheduler, reservation), 1);
+	assert_int_equal(harness_check(&harness), 0);
 }
 
 /* ---- the table of reservations ---- */
@@ -656,7 +694,8 @@ int main(void)
 		{"test_only_the_tenant_gets_the_pages, apart", test_only_the_tenant_gets_the_pages, begin_apart, end,
 			NULL},
 		{"test_death_of_the_agent, apart", test_death_of_the_agent, begin_apart, end, NULL},
-		cmocka_unit_test_setup_teardown(test_several_pages_in_each_handle, begin_with_handles, stop),
+		cmocka_unit_test_setup_teardown(test_handles, begin_with_handles, end),
+		cmocka_unit_test_setup_teardown(test_parts_of_handles, begin_with_handles, end),
 		cmocka_unit_test_setup_teardown(test_table_is_full, begin_large, stop),
 		cmocka_unit_test_setup_teardown(test_a_tenant_leaves_others_reservations, begin_shared, stop),
 	};

@@ -22,11 +22,8 @@
 static const struct manifest_pool geometry = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 1};
 
 /* Build a manifest with three allocations, one of which has two runs, and three entries. */
-static int good(void)
+static int good_of(const struct manifest_runs *all)
 {
-	struct manifest_run runs[] = {{0, 2, 1}, {10, 3, 7}, {5, 1, 9}, {63, 1, 2}};
-	uint32_t run_counts[] = {1, 2, 1}, sizes[] = {2, 4, 1};
-	struct manifest_runs all = {runs, run_counts, sizes, 4, 3};
 	struct draft draft = {NULL};
 	struct manifest manifest;
 	int fd;
@@ -35,10 +32,18 @@ static int good(void)
 	assert_int_equal(draft_set(&draft, "b", "old", 3), 0);
 	assert_int_equal(draft_set(&draft, "alphabet-a", "", 0), 0);
 	assert_int_equal(draft_set(&draft, "b", "new", 3), 0);
-	assert_int_equal(draft_manifest(&draft, &all, geometry.page_bytes, &manifest, &fd), 0);
+	assert_int_equal(draft_manifest(&draft, all, geometry.page_bytes, &manifest, &fd), 0);
 	manifest_close(&manifest);
 	draft_free(&draft);
 	return fd;
+}
+
+static int good(void)
+{
+	struct manifest_run runs[] = {{0, 2, 1}, {10, 3, 7}, {5, 1, 9}, {63, 1, 2}};
+	uint32_t run_counts[] = {1, 2, 1}, sizes[] = {2, 4, 1};
+
+	return good_of(&(struct manifest_runs){runs, run_counts, sizes, 4, 3});
 }
 
 static size_t bytes_of(int fd, uint8_t **bytes)
@@ -212,16 +217,35 @@ static void test_hash_and_length(void **state)
 	free(bytes);
 }
 
-/* If a handle has several pages, an allocation is one run, because it is mapped with its handles. */
+/* Handles are mapped as a whole: the runs of an allocation must meet at the borders of handles. */
 static void test_large_handles(void **state)
 {
+	static const struct {
+		struct manifest_run runs[3];
+		int error;
+	} cases[] = {
+		{{{1, 3, 1}, {8, 4, 1}, {20, 2, 1}}, 0}, {{{4, 4, 1}, {16, 4, 1}, {8, 1, 1}}, 0},
+		{{{1, 2, 1}, {8, 4, 1}, {20, 3, 1}}, -EBADMSG}, /* the first run ends within a handle */
+		{{{1, 3, 1}, {9, 3, 1}, {20, 3, 1}}, -EBADMSG}, /* the second run begins within one */
+		{{{1, 3, 1}, {8, 5, 1}, {20, 1, 1}}, -EBADMSG}, /* the second run ends within one */
+		{{{1, 3, 1}, {8, 4, 1}, {21, 2, 1}}, -EBADMSG}, /* the last run begins within one */
+	};
 	struct manifest_pool large = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 4};
-	struct manifest manifest;
-	int fd = good();
 
 	(void)state;
-	assert_int_equal(manifest_open(fd, &large, &manifest), -EBADMSG);
-	close(fd);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct manifest_run runs[3];
+		uint32_t run_counts[] = {3}, sizes[] = {9};
+		struct manifest manifest;
+		int fd;
+
+		memcpy(runs, cases[i].runs, sizeof(runs));
+		fd = good_of(&(struct manifest_runs){runs, run_counts, sizes, 3, 1});
+		assert_int_equal(manifest_open(fd, &large, &manifest), cases[i].error);
+		if (!cases[i].error)
+			manifest_close(&manifest);
+		close(fd);
+	}
 }
 
 static void test_descriptors(void **state)

@@ -215,8 +215,8 @@ class Pool(_native.Pool, Closing):
 
         Pages that no process takes over (use_reservation()) become free when the reservation ends: by
         release_reservation(), after duration_ms (0: no limit), or with this session. timeout_ms: as in alloc().
-        Raises as alloc(); Error with EUSERS (255 reservations, or the share of the tenant or user), EOPNOTSUPP (handles
-        with several pages).
+        page_count is rounded up to whole handles of the GPU. Raises as alloc(); Error with EUSERS (255 reservations, or
+        the share of the tenant or user).
         Cost: one request to the agent.
         """
         number = ctypes.c_uint64()
