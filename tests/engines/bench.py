@@ -7,20 +7,23 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
              which work in turn on the same prompts; with a model of 3 MB, whose steps take about 2 ms, and with one
              of 140 MB, whose steps take about 20 ms
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
-             with a fixed half of its memory each; and one engine with all of the memory, which gets the requests of
-             both. Half of the prompts begin with one of some prefixes of random lengths, whichever engine gets them.
-             The model is that of 140 MB; steps have at most 512 tokens, so that a burst is not one long step
+             with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
+             lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
+             burst is not one long step. Each engine is one process with a clock that advances with its steps. At any
+             time only the engine whose clock is behind executes a step, so that the times do not depend on the number
+             of cores, and hardly on other load
   sharing    the part of the tokens that the second one of two engines finds cached, compared with that of one engine
              that serves both. The engines get bursts of such requests in turn, and the memory holds all prefixes
 
-  --document  write the table into docs/benchmarks.md
+  --document  write the tables into docs/benchmarks.md
 
-Prints a table. All engines of a measurement exist at the same time and work in turn, so the load of the machine affects
-all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a CPU.
+Prints a table for each. All engines of a measurement exist at the same time and work in turn, so the load of the
+machine affects all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a
+CPU.
 
 Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for gain: PAGES, pages of
-512 KiB, each of which has one block of 32 tokens (default 256), and LOADS, requests in a burst (default "4 16");
-ENGINE_SECONDS.
+512 KiB, each of which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16
+24": they need less memory than a half has, more, and all of the pool); ENGINE_SECONDS.
 """
 
 from __future__ import annotations
@@ -50,17 +53,17 @@ SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
 PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
-PAGES = int(os.environ.get("PAGES", "256"))
+PAGES = int(os.environ.get("PAGES", "24"))
 SMALL, LARGE = ("engines-model",), ("engines-model-large", "--large")
 """models: the folder, and arguments of make_model.py"""
-LOADS = [int(load) for load in os.environ.get("LOADS", "4 16").split()]
+LOADS = [int(load) for load in os.environ.get("LOADS", "4 16 24").split()]
 BURST, PROMPT, ANSWER = 16, 400, 60
+GAIN_PROMPT, GAIN_ANSWER = 192, 64
 STEP_TOKENS = 512
 """tokens of a step in gain: as a step becomes longer, the first tokens of its requests come later"""
-PREFIXES, SHORTEST, LONGEST = 40, 32, 384
-"""prefixes that prompts share, and their lengths in tokens"""
+PREFIXES, SHORTEST, UNIQUE = 40, 32, 16
+"""prefixes that prompts share, their least tokens, and the least tokens after them"""
 DOCUMENT = ROOT / "docs/benchmarks.md"
-PART = re.compile(r"(<!-- bench-engines -->\n).*?(<!-- end -->)", re.S)
 
 
 class Row(NamedTuple):
@@ -177,17 +180,17 @@ def compared(found: Dict[str, List[float]], name: str, form: str) -> Tuple[str, 
     return f"{min(found[name]):{form}} to {max(found[name]):{form}}", ratio(found[name], next(iter(found.values())))
 
 
-def bursts(number: int, size: int) -> Tuple[List[List[int]], List[List[int]]]:
+def bursts(number: int, size: int, length: int = PROMPT) -> Tuple[List[List[int]], List[List[int]]]:
     """Return the prompts of a round for both engines; either may be empty."""
     chosen = random.Random(number)
     made: List[List[List[int]]] = []
     for engine in range(2):
         prompts = []
         for each in range(size):
-            unique = tokens(100000 * (number + 1) + 1000 * engine + each, PROMPT)
+            unique = tokens(100000 * (number + 1) + 1000 * engine + each, length)
             if each % 2:
                 seed = chosen.randrange(PREFIXES)
-                prefix = tokens(seed, random.Random(seed).randint(SHORTEST, LONGEST))
+                prefix = tokens(seed, random.Random(seed).randint(SHORTEST, length - UNIQUE))
                 unique[: len(prefix)] = prefix
             prompts.append(unique)
         made.append(prompts if number % 3 in (engine, 2) else [])
@@ -199,7 +202,8 @@ class Played:
 
     def __init__(self, way: Way) -> None:
         self.way = way
-        self.times: List[List[float]] = []  # to the first token, by round
+        self.times: List[List[float]] = []  # to the first token, by burst
+        self.steps: List[int] = []
         self.cached = self.asked = 0
         self.preemptions = -self._preemptions()
 
@@ -207,47 +211,53 @@ class Played:
         return sum(engine.metric("vllm:num_preemptions") for engine in self.way.engines)
 
     def play(self, number: int, size: int) -> None:
-        """Send the bursts of a round, and wait for the answers."""
-        each = list(bursts(number, size))
-        if len(self.way.engines) == 1:
-            each = [each[0] + each[1]]
-        working = [(engine, prompts) for engine, prompts in zip(self.way.engines, each) if prompts]
-        time.sleep(SETTLED)
-        times: List[float] = []
-        for engine, prompts in working:
-            engine.ask(prompts, ANSWER)
-        for engine, prompts in working:
-            self.cached += sum(answer.cached for answer in engine.answers())
-            self.asked += sum(map(len, prompts))
-            times += engine.first_token_s
-        self.times.append(times)
+        """Send bursts, and let the engines make their steps in the order of their clocks until all are answered."""
+        clocks: Dict[Engine, float] = {}
+        working = [each for each in zip(self.way.engines, bursts(number, size, GAIN_PROMPT)) if each[1]]
 
-    def thirds(self) -> List[float]:
-        """Return the mean time of each three rounds, in which one engine, the other and both get a burst."""
+        def heard(engine: Engine, clock: Optional[float]) -> None:
+            clocks.pop(engine, None)
+            if clock is not None:
+                clocks[engine] = clock
+
+        for engine, prompts in working:
+            heard(engine, engine.begin(prompts, GAIN_ANSWER))
+        while clocks:
+            engine = min(clocks, key=lambda each: clocks[each])
+            heard(engine, engine.step())
+        self.times.append([clock for engine, _ in working for clock, _, _ in engine.firsts])
+        self.steps += [steps for engine, _ in working for _, steps, _ in engine.firsts]
+        self.cached += sum(cached for engine, _ in working for _, _, cached in engine.firsts)
+        self.asked += sum(len(prompt) for _, prompts in working for prompt in prompts)
+
+    def rounds(self) -> List[float]:
+        """Return the mean time of each round, in which one engine, the other and both get a burst."""
         return [statistics.mean(sum(self.times[first : first + 3], [])) for first in range(0, len(self.times), 3)]
 
     def row(self, what: str, name: str, first: "Played") -> Row:
-        times = sorted(sum(self.times, []))
+        times, rounds = sorted(sum(self.times, [])), self.rounds()
+        ratios = [mine / theirs for mine, theirs in zip(rounds, first.rounds())]
         details = (
-            f"p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; {self.preemptions + self._preemptions():.0f} "
-            f"preemptions; {100 * self.cached / self.asked:.1f} % of the tokens cached"
+            f"ratios {min(ratios):.3f} to {max(ratios):.3f}; p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms; "
+            f"{statistics.mean(self.steps):.1f} steps; {self.preemptions + self._preemptions():.0f} preemptions; "
+            f"{100 * self.cached / self.asked:.1f} % of the tokens cached"
         )
-        return Row(what, name, f"{statistics.mean(times) * 1000:.0f}", details, ratio(self.thirds(), first.thirds()))
+        return Row(what, name, f"{statistics.median(rounds) * 1000:.0f}", details, statistics.median(ratios))
 
 
 def gain() -> List[Row]:
     """Measure the times to the first token, preemptions and hit rate of each way to divide the memory."""
 
-    def way(count: int, extra: Optional[Dict[str, Any]]) -> Callable[[], Way]:
-        options = {"max_num_seqs": 2 * max(LOADS) // count, "max_num_batched_tokens": STEP_TOKENS}
-        return lambda: Way(LARGE, PAGES, count, extra, disable_log_stats=False, **options)
+    def way(extra: Optional[Dict[str, Any]]) -> Callable[[], Way]:
+        options = {"max_num_seqs": max(LOADS), "max_num_batched_tokens": STEP_TOKENS, "disable_log_stats": False}
+        alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        return lambda: Way(LARGE, PAGES, 2, extra, environment=alone, **options)
 
     return measured(
         {
-            "fixed halves": way(2, None),
-            "elastic pool": way(2, {"share": False}),
-            "elastic pool, shared prefixes": way(2, {}),
-            "one engine that serves both": way(1, None),
+            "fixed halves": way(None),
+            "elastic pool": way({"share": False}),
+            "elastic pool, shared prefixes": way({}),
         },
         measure_gain,
     )
@@ -255,14 +265,17 @@ def gain() -> List[Row]:
 
 def measure_gain(ways: Dict[str, Way]) -> List[Row]:
     rows: List[Row] = []
+    for name in ways:
+        for number in range(3):  # the first bursts warm up
+            Played(ways[name]).play(1000000 + number, max(LOADS))
     for load in LOADS:
         played = {name: Played(way) for name, way in ways.items()}
         for number in range(3 * ROUNDS):
             for name in in_turn(ways, number):
                 played[name].play(300 * load + number, load)
                 mean = statistics.mean(played[name].times[-1])
-                progress(f"gain, bursts of {load}, round {number + 1}: {name}: {mean:.2f} s")
-        what = f"mean time to the first token, bursts of {load}, ms"
+                progress(f"gain, bursts of {load}, burst {number + 1}: {name}: {mean:.3f} s")
+        what = f"time to the first token, bursts of {load}, ms"
         rows += [each.row(what, name, played["fixed halves"]) for name, each in played.items()]
     return rows
 
@@ -314,9 +327,17 @@ def table(rows: List[Row], described: str) -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
     return "\n".join(lines) + (
-        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with ROUNDS={ROUNDS} and, for "
-        f"times to the first token, {PAGES} pages of 512 KiB.\n"
+        f"\n\nMeasured on {described}, on {datetime.date.today()}, commit {commit}, with ROUNDS={ROUNDS}.\n"
     )
+
+
+def write(name: str, text: str) -> None:
+    """Write the table of a measurement into the documentation."""
+    part = re.compile(rf"(<!-- bench-engines {name} -->\n).*?(<!-- end -->)", re.S)
+    found, count = part.subn(lambda match: match[1] + text + match[2], DOCUMENT.read_text())
+    if not count:
+        sys.exit(f"bench.py: {DOCUMENT} has no place for the table of '{name}'")
+    DOCUMENT.write_text(found)
 
 
 def main() -> None:
@@ -324,15 +345,16 @@ def main() -> None:
         description=(__doc__ or "").partition("\n\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--document", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--document", action="store_true", help="write the tables into docs/benchmarks.md")
     arguments = parser.parse_args()
     for name in set(arguments.names) - set(MEASUREMENTS):
         parser.error(f"there is no measurement '{name}'")
-    described = machine()
-    text = table([row for name in arguments.names or MEASUREMENTS for row in MEASUREMENTS[name]()], described)
-    print(text, end="")
-    if arguments.document:
-        DOCUMENT.write_text(PART.sub(lambda match: match[1] + text + match[2], DOCUMENT.read_text()))
+    for name in arguments.names or MEASUREMENTS:
+        described = machine()
+        text = table(MEASUREMENTS[name](), described)
+        print(text, flush=True)
+        if arguments.document:
+            write(name, text)
 
 
 MEASUREMENTS: Dict[str, Callable[[], List[Row]]] = {"overhead": overhead, "gain": gain, "sharing": sharing}

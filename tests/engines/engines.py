@@ -73,8 +73,8 @@ class Engine(Processes):
         self._options = {**OPTIONS, "model": str(path), **more}
         if directory is not None:
             self._options.setdefault("kv_transfer_config", connector(directory, extra))
-        self.first_token_s: List[float] = []  # of the last answers; empty unless disable_log_stats is False
         self.seconds = 0.0
+        self.firsts: List[Tuple[float, int, int]] = []
         self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
         self.transfers: List[Any] = []  # kv_transfer_params of the last answers
         super().__init__()
@@ -113,8 +113,26 @@ class Engine(Processes):
     def answers(self) -> List[Answer]:
         """Wait for the answers to ask()."""
         found = self._answer()
-        self.first_token_s, self.seconds, self.transfers = found["first"], found["seconds"], found["transfers"]
+        self.seconds, self.transfers = found["seconds"], found["transfers"]
         return [Answer(*answer) for answer in found["answers"]]
+
+    def begin(self, prompts: List[List[int]], count: int) -> Optional[float]:
+        """Send prompts that arrive at once; step() returns the answers. Returns as step()."""
+        self._pipe.send({"burst": prompts, "tokens": count})
+        return self._heard()
+
+    def step(self) -> Optional[float]:
+        """Let the engine make its next step. Returns the time of its clock before the step after that; None: it has
+        answered all requests, and `firsts` has the result of serve.burst()."""
+        self._pipe.send(True)
+        return self._heard()
+
+    def _heard(self) -> Optional[float]:
+        found = self._answer()
+        if isinstance(found, float):
+            return found
+        self.firsts = [(float(clock), int(steps), int(cached)) for clock, steps, cached in found]
+        return None
 
     def readable(self) -> bool:
         """Return whether an answer has arrived, or arrives within a hundredth of a second."""

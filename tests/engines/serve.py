@@ -2,8 +2,8 @@
 pipe. Or a command of vLLM, in such a process.
 
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
-cached tokens), ...], "seconds": S, "first": [S, ...], "transfers": [...]}; "adapter" next to "tokens" has the arguments
-of a LoRARequest, and "transfers" the kv_transfer_params of each prompt.
+cached tokens), ...], "seconds": S, "transfers": [...]}; "adapter" next to "tokens" has the arguments of a LoRARequest,
+and "transfers" the kv_transfer_params of each prompt. {"burst": [[token, ...], ...], "tokens": N}: see burst().
 {"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
 has failed. {"metric": NAME} is answered by {"value": N}.
 """
@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 # The modules that the processes of an engine import, once for all engines: the fork server imports this module.
 import vllm.v1.engine.core
@@ -79,7 +79,8 @@ def _answer_all(pipe: Connection, options: Dict[str, Any]) -> None:
     pipe.send("ready")
     try:
         while True:
-            pipe.send(answer(engine, pipe.recv()))
+            asked = pipe.recv()
+            pipe.send(burst(engine, pipe, asked) if "burst" in asked else answer(engine, asked))
     finally:
         engine.llm_engine.engine_core.shutdown()
 
@@ -112,5 +113,44 @@ def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
         "answers": [(list(each.outputs[0].token_ids), each.num_cached_tokens) for each in answers],
         "seconds": time.monotonic() - begin,
         "transfers": [each.kv_transfer_params for each in answers],
-        "first": [each.metrics.first_token_latency for each in answers if each.metrics],
     }
+
+
+def burst(engine: LLM, pipe: Connection, asked: Dict[str, Any]) -> List[Tuple[float, int, int]]:
+    """Answer requests that arrive at once; the engine must be in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
+
+    The engine has a clock, which advances by the duration of its steps as step_seconds() measures it. Before each step,
+    this function sends the time and waits for permission from the other end of the pipe. Of several engines, that end
+    permits the step of the one whose clock is behind, so each engine has a core to itself, even if there is only one.
+
+    Returns, for each request, the time of its first token, the number of steps to it, and its cached tokens.
+    """
+    parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+    for number, prompt in enumerate(asked["burst"]):
+        engine.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, parameters)
+    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    first: Dict[int, Tuple[float, int, int]] = {}
+    clock, steps = 0.0, 0
+    while scheduler.has_requests():
+        pipe.send(clock)
+        pipe.recv()
+        outputs, seconds = step_seconds(engine)
+        clock, steps = clock + seconds, steps + 1
+        for output in outputs:
+            if output.outputs[0].token_ids:
+                first.setdefault(int(output.request_id), (clock, steps, output.num_cached_tokens))
+    return [first[number] for number in range(len(first))]
+
+
+def step_seconds(engine: LLM) -> Tuple[List[Any], float]:
+    """Execute a step; return its outputs and the time that it took, without that in which this thread was ready to run
+    but another one had the processor."""
+    begin, ready = time.monotonic(), ready_seconds()
+    outputs = engine.llm_engine.step()
+    return outputs, time.monotonic() - begin - (ready_seconds() - ready)
+
+
+def ready_seconds() -> float:
+    """Return the total time in which this thread was ready to run but did not run."""
+    with open("/proc/thread-self/schedstat") as stat:
+        return int(stat.read().split()[1]) / 1e9

@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
@@ -33,6 +33,8 @@ from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
 SECONDS = int(os.environ.get("ENGINE_SECONDS", "600"))
 SEEDS = int(os.environ.get("SEED", "1"))
+BURST = {"max_num_seqs": 16, "max_num_batched_tokens": 256}
+"""options with which a step computes the prompts of five requests of a burst"""
 
 
 def tokens(seed: int, count: int) -> List[int]:
@@ -150,6 +152,40 @@ class OneEngine(Simulated):
                 engine.close()
         self.assertEqual(steps, dict.fromkeys(steps, steps["stock"]))
         self.assertLessEqual(max(commits.values()), 48, commits)  # the prompts need 32, and the ends of the answers
+
+    def test_the_first_tokens_of_a_burst_need_the_steps_of_stock_vllm(self) -> None:
+        agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low
+        self.addCleanup(agent.stop)
+        for share in (True, False):
+            for size in (1, 4, 16):
+                stock, gpool_ = (
+                    self.first_steps(Engine(directory, extra={"share": share} if directory else None, **BURST), size)
+                    for directory in (None, agent.directory)
+                )
+                for name, steps in gpool_.items():  # one step at the beginning commits the memory
+                    self.assertLessEqual(steps, stock[name] + 1, (share, size, gpool_, stock))
+
+    def first_steps(self, engine: Engine, size: int) -> Dict[str, int]:
+        """Return the numbers of steps to the first tokens of requests that arrive at once, and close the engine."""
+        found: Dict[str, int] = {}
+        for number in range(size):
+            engine.add(str(number), tokens(100 * size + number, 50), 20)
+        while engine.step():
+            for name in engine.answers:
+                found.setdefault(name, engine.steps)
+        engine.check()
+        engine.close()
+        return found
+
+    def test_the_first_request_of_an_engine_that_does_not_share_waits_for_no_commit(self) -> None:
+        engine = self.engine(extra={"share": False})
+        for number in range(3):  # the engine keeps one chunk, whose first block is vLLM's null block
+            engine.add(str(number), tokens(number, 2 * BLOCK_TOKENS), 20)
+            engine.step()
+            self.assertEqual(len(engine.answers.get(str(number), [])), 1, engine.describe())
+            engine.run()
+        engine.check()
+        self.balanced(engine)
 
     def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
         for share in (True, False):

@@ -422,18 +422,24 @@ class Balloon:
 
     # ---- order of blocks ----
 
+    def _free(self) -> List[int]:
+        """Return the LIVE chunks that no request uses."""
+        return [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
+
     def _empty(self) -> List[int]:
         """Return the LIVE chunks that have no content and that no request uses, in order."""
-        chunks = [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
-        return sorted(chunk for chunk in chunks if all(block.block_hash is None for block in self.blocks(chunk)))
+        return sorted(chunk for chunk in self._free() if all(block.block_hash is None for block in self.blocks(chunk)))
 
-    def rest(self) -> int:
+    def rest(self, cached: bool = True) -> int:
         """Return the number of vLLM's free blocks in chunks that other requests use. The content of such a block is
         published only together with that of the other requests, and never in chunk 0.
+
+        cached: include those in chunks with cached blocks, of which the next settle() removes those without requests.
         """
         if self.geometry.chunk_blocks == 1:
             return 0
-        return self.pool.get_num_free_blocks() - self.geometry.chunk_blocks * len(self._empty())
+        chunks = self._empty() if cached else self._free()
+        return self.pool.get_num_free_blocks() - self.geometry.chunk_blocks * len(chunks)
 
     def arrange(self, count: int) -> None:
         """Order vLLM's free blocks so that a request that takes `count` of them gets empty chunks if possible, in

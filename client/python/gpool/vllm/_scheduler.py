@@ -63,11 +63,12 @@ class Scheduler:
         self._need = 0  # blocks that the first waiting request needs
         self._short = 0  # blocks by which running requests were short
         self._postponed = 0  # requests for which this step has grown
-        self._promised = 0  # blocks for these requests
+        self._promised = self._promised_tokens = 0  # blocks and tokens of these requests
         self._ahead = 0  # blocks that running requests need soon
         self._next = 0  # blocks that waiting requests need when running ones end soon
         self._dirty = True
         self._settled = False
+        self._idle = True  # no request was running at the end of the last step
         self._freed = False  # blocks of requests that had ended before
         self._yield_until = 0.0
         self._sharing: Optional[Sharing] = None
@@ -101,7 +102,7 @@ class Scheduler:
         self.balloon = Balloon(manager.block_pool, self.geometry, self._workers)
         self._block_tokens = self._config.cache_config.block_size
         self._groups = len(self._kv.kv_cache_groups)
-        self._step_blocks = self._config.scheduler_config.max_num_batched_tokens // self._block_tokens * self._groups
+        self._step_tokens = self._config.scheduler_config.max_num_batched_tokens
         self._most = self._config.scheduler_config.max_num_seqs
         self._simple = self._groups == 1 and manager.block_pool.hash_block_size == self._block_tokens
         why = self._why_not_share()
@@ -149,17 +150,31 @@ class Scheduler:
                 return None
         missing = self._missing(request, computed)
         self._need = max(self._need, missing)
-        rest = self.balloon.rest() if self._simple and not self.balloon.refusals else 0
-        if self.balloon.pool.get_num_free_blocks() - rest < missing - bool(rest) and self.balloon.can_grow:
+        rest = self._rest()
+        # After an idle time, a request that publishes nothing uses the rest: otherwise this step would compute nothing.
+        kept = 0 if self._idle and self._sharing is None else rest
+        if self.balloon.pool.get_num_free_blocks() - kept < missing - bool(kept) and self.balloon.can_grow:
             # Include the postponed requests before this one: as many as can run, and as one step can compute.
-            if self._postponed < max(1, self._most - len(self._admitted)):
+            if not self._postponed or (
+                self._postponed < self._most - len(self._admitted) and self._promised_tokens < self._step_tokens
+            ):
                 self._postponed += 1
-                self._promised += missing
-                self.balloon.grow(max(missing, min(self._promised, self._step_blocks)) + rest)
+                self._promised += self._room(missing)
+                self._promised_tokens += request.num_tokens - computed
+                self.balloon.grow(max(missing, self._promised) + rest)
             return None
         if self._simple:
             self.balloon.arrange(missing - 1)
         return 0
+
+    def _rest(self, cached: bool = True) -> int:
+        """Return the number of free blocks with which no request begins, because chunks are published as a whole."""
+        return self.balloon.rest(cached) if self._simple and not self.balloon.refusals else 0
+
+    def _room(self, missing: int) -> int:
+        """Return the number of blocks to commit for a request that needs `missing`: it begins with whole chunks."""
+        size = self.geometry.chunk_blocks
+        return -(-(missing - 1) // size) * size if self._simple and size > 1 else missing
 
     def _missing(self, request: Request, computed: int) -> int:
         """Return the number of blocks that a request with `computed` tokens needs to begin."""
@@ -186,6 +201,7 @@ class Scheduler:
         self.balloon.ended(blocks)
         self._requests.pop(request.request_id, None)
         self._admitted.discard(request.request_id)
+        self._idle = not self._admitted
         self._dirty = True
         if self._sharing is not None:
             self._sharing.forget(request.request_id)
@@ -221,7 +237,8 @@ class Scheduler:
                 balloon.grow(spare)
             balloon.continue_after(last)
         self._dirty = self._freed = False
-        self._need = self._short = self._promised = self._postponed = 0
+        self._need = self._short = self._promised = self._promised_tokens = self._postponed = 0
+        self._idle = not self._admitted
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
 
@@ -244,22 +261,31 @@ class Scheduler:
                 self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
                 tokens += max(0, request.num_tokens - done)
                 ending += request.max_tokens - request.num_output_tokens <= AHEAD_TOKENS
-            tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
+            tokens = min(tokens, self._step_tokens)
             self._ahead += -(-tokens // self._block_tokens)
-            self._next = self._needed_after(ending) if ending else 0
-        rest = self.balloon.rest() if self._next else 0  # blocks that these requests do not use
+            self._next = self._needed_after(ending)
+        rest = self._rest(cached=False) if self._next else 0  # blocks that these requests do not use
         return self._ahead * self._groups + self._need + self._short + self._next + rest
 
     def _needed_after(self, ending: int) -> int:
-        """Return the number of blocks that waiting requests need when `ending` requests have ended.
+        """Return the number of blocks that waiting requests need in the next step and when `ending` ones have ended.
 
-        If memory is short, it is 0, because these requests can also wait.
+        The latter are not included under pressure, and the number is 0 after a refusal.
         """
-        if not self._simple or self.balloon.refusals or self._pressed():
+        if len(self._requests) == len(self._admitted) or not self._simple or self.balloon.refusals:
             return 0
+        slots = max(0, self._most - len(self._admitted))
+        if ending and not self._pressed():
+            slots += ending
+        needed = tokens = 0
         waiting = (each for each in self._requests.values() if each.request_id not in self._admitted)
-        needed = sum(self._missing(each, self._found(each)) for each in itertools.islice(waiting, ending))
-        return min(needed, self._step_blocks)
+        for request in itertools.islice(waiting, slots):
+            found = self._found(request)
+            needed += self._room(self._missing(request, found))
+            tokens += request.num_tokens - found
+            if tokens >= self._step_tokens:
+                break
+        return needed
 
     def _found(self, request: Request) -> int:
         """Return the number of a waiting request's tokens that are cached or published."""
