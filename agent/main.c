@@ -5,6 +5,8 @@
 #include "agent/keeper/keeper.h"
 #include "agent/keeper/machine.h"
 #include "agent/config/recipe.h"
+#include "agent/base/layout.h"
+#include "agent/base/module.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -33,7 +35,7 @@ static const char usage[] =
 	"      --print-config      print each key with its meaning, range and default, and exit\n"
 	"  -f, --foreground        run in the foreground, as gpoold always does\n"
 	"  -h, --help              print this help and exit\n"
-	"      --version           print the version and exit\n"
+	"      --version           print the version and the layouts on which upgrades depend, and exit\n"
 	"\n"
 	"gpoold.conf(5) describes the keys. SIGHUP reloads the configuration. SIGTERM ends all sessions, frees the\n"
 	"memory (unless keep_over_restart is set) and removes the sockets.\n"
@@ -63,6 +65,15 @@ static int printed(void)
 		return 0;
 	fprintf(stderr, "gpoold: cannot write to standard output: %s\n", strerror(errno ? errno : EIO));
 	return 1;
+}
+
+static void version_print(void)
+{
+	char layout[LAYOUT_TEXT_BYTES], interface[LAYOUT_TEXT_BYTES];
+
+	printf("gpoold %s\nlayout %s, interface %s\n", GPOOL_VERSION,
+		layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), layout),
+		layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), interface));
 }
 
 static int too_many(const char *option, int limit)
@@ -106,7 +117,7 @@ int main(int argc, char **argv)
 			check_machine = !optarg;
 			break;
 		case OPTION_PRINT: print = true; break;
-		case OPTION_VERSION: puts("gpoold " GPOOL_VERSION); return printed();
+		case OPTION_VERSION: version_print(); return printed();
 		case 'h': fputs(usage, stdout); return printed();
 		default: return 2;
 		}

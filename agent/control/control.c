@@ -246,6 +246,7 @@ struct verb {
 
 static const struct verb verbs[] = {
 	{MSG_TYPE_version_request, SESSION_OBSERVER, false, answer_version},
+	{MSG_TYPE_layout_request, SESSION_OBSERVER, false, answer_layout},
 	{MSG_TYPE_status_request, SESSION_OBSERVER, false, answer_status},
 	{MSG_TYPE_pages_request, SESSION_OBSERVER, false, answer_pages},
 	{MSG_TYPE_page_kinds_request, SESSION_OBSERVER, false, answer_page_kinds},

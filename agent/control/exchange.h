@@ -51,6 +51,7 @@ void exchange_answer_later(struct agent *agent, const struct exchange_later *lat
 
 /* Read-only requests: inspect.c */
 int answer_version(struct exchange *x);
+int answer_layout(struct exchange *x);
 int answer_status(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);

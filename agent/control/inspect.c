@@ -3,6 +3,8 @@
  */
 #include "agent/control/exchange.h"
 #include "agent/control/page_facts.h"
+#include "agent/base/layout.h"
+#include "agent/base/module.h"
 
 #include "agent/object/objects.h"
 #include "agent/pages/reservation.h"
@@ -136,6 +138,16 @@ int answer_version(struct exchange *x)
 	};
 
 	return ENCODE(x, version_reply, &reply);
+}
+
+int answer_layout(struct exchange *x)
+{
+	struct msg_layout_reply reply;
+
+	static_assert(sizeof(reply.layout) == LAYOUT_TEXT_BYTES && sizeof(reply.interface) == LAYOUT_TEXT_BYTES, "");
+	layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), reply.layout);
+	layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), reply.interface);
+	return ENCODE(x, layout_reply, &reply);
 }
 
 static void client_entry_fill(

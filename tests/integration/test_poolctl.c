@@ -708,6 +708,9 @@ static void test_version(void **state)
 	agent = cJSON_GetObjectItem(result.json, "agent");
 	assert_string_equal(string(agent, "version"), string(result.json, "poolctl"));
 	assert_int_equal(number(agent, "layout_version"), number(result.json, "layout_version"));
+	assert_int_equal(strtol(string(agent, "layout"), NULL, 10), number(agent, "layout_version"));
+	assert_non_null(strchr(string(agent, "layout"), '.'));
+	assert_non_null(strchr(string(agent, "interface"), '.'));
 	assert_int_equal(kill((pid_t)number(agent, "pid"), 0), 0);
 	result_free(&result);
 	result = AGENT("version");

@@ -253,6 +253,25 @@ static void pool_is_right(void)
 	result_free(&result);
 }
 
+/* Return true if this build of gpoold has the layouts of the running one, as an operator compares them. */
+static bool has_our_layouts(const char *program)
+{
+	struct result result = poolctl("--dir", harness.directory, "version", NULL);
+	char command[PATH_MAX + 16], line[200];
+	bool same = false;
+	FILE *out;
+
+	expect(&result, OK);
+	snprintf(command, sizeof(command), "'%s' --version", beside(program));
+	out = popen(command, "r");
+	assert_non_null(out);
+	while (fgets(line, sizeof(line), out))
+		same = same || (!strncmp(line, "layout ", 7) && strstr(result.out, line));
+	assert_int_equal(pclose(out), 0);
+	result_free(&result);
+	return same;
+}
+
 /* Check that the upgrade is refused with these texts, and that no process has changed. */
 static void is_refused(const char *what, const char *way_out)
 {
@@ -300,7 +319,7 @@ static void serves(const char *version)
 	char line[64];
 
 	expect(&result, OK);
-	snprintf(line, sizeof(line), "agent %s, layout ", version);
+	snprintf(line, sizeof(line), "agent %s, process ", version);
 	expect_text(result.out, line);
 	result_free(&result);
 }
@@ -452,6 +471,8 @@ static void test_another_layout_is_refused(void **state)
 	engines_start();
 	layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours);
 	snprintf(text, sizeof(text), "but the running pools have %s: ledger_role.arrivals differs", ours);
+	assert_true(has_our_layouts("../gpoold"));
+	assert_false(has_our_layouts("other/gpoold"));
 	for (int i = 0; i < 2; i++) {
 		const char *version = i ? "9.9.9" : GPOOL_VERSION;
 

@@ -307,8 +307,10 @@ static const struct verb verbs[] = {
 		"See Upgrade in gpoold(8).",
 		"poolctl upgrade", "Upgrade after make install or the installation of a package."},
 	{"version", "", 0, 0, no_options, version_run, false, "show the versions of poolctl and of the agent",
-		"If no agent answers, poolctl's own version is still printed.", "poolctl version -o json",
-		"Print both versions as JSON."},
+		"The last line contains the layouts of the running gpoold. An upgrade is refused if gpoold --version "
+		"of the "
+		"new program prints another line. If no agent answers, poolctl's own version is still printed.",
+		"poolctl version -o json", "Print both versions as JSON."},
 	{"help", "[VERB]", 0, 1, help_options, help_run, false, "describe poolctl or one verb",
 		"Prints the same text as --help.", "poolctl help evict", "Describe evict and its options."},
 	VERBS_END,
