@@ -86,7 +86,7 @@ void load_end(struct lora_load *load, int error)
 	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
 	entry->reason = load->reason;
-	entry->tail = (struct tail){NULL};
+	entry->tail = (struct tail){0};
 	entry->runs = (struct lora_runs){0};
 	if (error)
 		load_set_state(lora, entry, LOAD_COLD);

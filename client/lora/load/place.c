@@ -178,7 +178,7 @@ static void tail_close(struct gpool_lora *lora, struct lora_entry *entry)
 		return;
 	if (lora->moving == entry) {
 		lora->moving = NULL;
-		entry->tail = (struct tail){NULL};
+		entry->tail = (struct tail){0};
 	} else {
 		tail_free(&lora->tails, lora->pool, &entry->tail, NULL);
 	}

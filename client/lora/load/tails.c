@@ -332,7 +332,7 @@ static void arrays_free(struct tail *tail)
 {
 	free(tail->pieces);
 	free(tail->pages);
-	*tail = (struct tail){NULL};
+	*tail = (struct tail){0};
 }
 
 void tail_free(struct tails *tails, struct gpool *pool, struct tail *tail, const struct tail *other)
