@@ -135,6 +135,8 @@ int main(int argc, char **argv)
 	}
 	if (!recipe.file && !recipe.pool_count)
 		recipe.file = DEFAULT_FILE;
+	/* The service manager passes the memory of a previous gpoold, which must not be lost because of a directory. */
+	check_machine &= check || !getenv("LISTEN_FDS");
 	if (recipe_load(&recipe, &config, &error) || (check_machine && machine_check(&config, &error))) {
 		fprintf(stderr, "gpoold: %s\n", error.text);
 		return 2;

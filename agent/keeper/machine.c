@@ -62,7 +62,7 @@ static int memory_check(const struct config *config, uint32_t index, uint64_t me
 	uint64_t bytes = 0;
 	char where[160];
 
-	if (strcmp(pool->backend, "host"))
+	if (strcmp(pool->backend, "host") || memory_bytes == UINT64_MAX)
 		return 0;
 	for (uint32_t i = 0; i <= index; i++) {
 		const struct config_pool *other = &config->pools[i];

@@ -216,6 +216,32 @@ static uint32_t starts_recorded(const struct gpool *pool)
 	return starts;
 }
 
+/* A restart uses the file of spilled pages that it was given, so a removed directory does not cost the memory. */
+static void test_a_directory_may_disappear(void **state)
+{
+	char folder[] = "/tmp/gpool-spilled-XXXXXX", text[160];
+	const char *const arguments[] = {"--pool", text, KEEP, NULL};
+	struct gpool *pool;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(text, sizeof(text), POOL ",spill_directory=%s,spill_file=8MiB", folder);
+	manager_begin();
+	start_given(arguments);
+	pool = harness_open(&harness);
+	fill(pool, 0x5a);
+	gpool_close(pool);
+	manager_stop();
+	assert_int_equal(rmdir(folder), 0);
+	start_given(arguments);
+	pool_is_whole(PAGES);
+	pool = harness_open(&harness);
+	is_filled(pool, 0x5a);
+	gpool_close(pool);
+	manager_stop();
+	manager_end();
+}
+
 /*
  * Words, counters, records and content are unchanged after two restarts, and after an agent's death that follows a
  * restart.
@@ -321,7 +347,7 @@ static bool agent_is(const char *version)
 	bool is;
 
 	expect(&result, OK);
-	snprintf(line, sizeof(line), "agent %s, layout ", version);
+	snprintf(line, sizeof(line), "agent %s, process ", version);
 	is = strstr(result.out, line);
 	result_free(&result);
 	return is;
@@ -500,6 +526,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_outlives_gpoold),
+		cmocka_unit_test(test_a_directory_may_disappear),
 		cmocka_unit_test(test_sessions_are_held_until_their_process_is_dead),
 		cmocka_unit_test(test_without_the_key_memory_is_freed),
 		cmocka_unit_test(test_the_watchdog_is_notified),
