@@ -13,9 +13,11 @@ static bool is_ordinary(enum session_kind kind, uid_t uid)
 	return kind == SESSION_WORKER || (kind == SESSION_OBSERVER && !session_is_operator(uid));
 }
 
-/* Count the attached ordinary sessions. */
-static void count(const struct pool *pool, uid_t uid, struct share_use *attached)
+/* Count the attached ordinary sessions. Return the number of observers among them. */
+static uint32_t count(const struct pool *pool, uid_t uid, struct share_use *attached)
 {
+	uint32_t observers = 0;
+
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 
@@ -27,7 +29,9 @@ static void count(const struct pool *pool, uid_t uid, struct share_use *attached
 		attached->all++;
 		attached->of_user += session->uid == uid;
 		attached->of_tenant[session->tenant - pool->tenants]++;
+		observers += session->kind == SESSION_OBSERVER;
 	}
+	return observers;
 }
 
 static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
@@ -40,15 +44,19 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	/* not available to this session kind: observers may use half of the kept sessions */
 	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2;
 	struct share_use attached = {0};
+	uint32_t observers = count(pool, uid, &attached), aside = 0;
 
-	count(pool, uid, &attached);
+	/* Observers take the kept sessions first. Otherwise they would take those that are guaranteed to tenants. */
+	if (kind == SESSION_WORKER)
+		aside = observers < kept / 2 ? observers : kept / 2;
+	attached.all -= aside;
 	switch (share_check(pool, tenant, uid, &attached, shared, sessions - not_for_it)) {
 	case SHARE_LEFT: return 0;
 	case SHARE_NONE_LEFT:
 		snprintf(text, text_bytes,
 			"%u sessions are attached, and the other %u of limits.sessions (%u) are reserved for %s by "
 			"limits.kept_sessions; raise limits.sessions",
-			attached.all, not_for_it, sessions,
+			attached.all + aside, not_for_it - aside, sessions,
 			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
 		break;
 	case SHARE_OF_OTHER_TENANTS:

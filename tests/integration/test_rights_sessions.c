@@ -199,6 +199,17 @@ static void test_a_tenant_leaves_others_their_sessions(void **state)
 	tools_attach();
 }
 
+/* A tenant's observers use sessions that are kept for observers, not those that are guaranteed to other tenants. */
+static void test_observers_leave_tenants_their_sessions(void **state)
+{
+	(void)state;
+	begin(TENANTS, "user_sessions = 100;");
+	crowd_start(RED_USER, SESSION_WORKER, SHARED - GUARANTEED, "limits.tenant_sessions");
+	crowd_start(RED_USER, SESSION_OBSERVER, KEPT / 2, "limits.tenant_sessions");
+	crowd_start(BLUE_USER, SESSION_WORKER, GUARANTEED, "limits.kept_sessions");
+	tools_attach();
+}
+
 static void test_a_user_leaves_others_sessions(void **state)
 {
 	struct result result;
@@ -222,6 +233,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_a_tenant_leaves_others_their_sessions, crowds_end),
+		cmocka_unit_test_teardown(test_observers_leave_tenants_their_sessions, crowds_end),
 		cmocka_unit_test_teardown(test_a_user_leaves_others_sessions, crowds_end),
 	};
 
