@@ -8,6 +8,7 @@ static _Thread_local struct {
 	int (*check)(void *argument);
 	void *argument;
 	uint64_t asked_ns;
+	uint32_t pauses;
 } wait;
 
 void gpool_wait_check(int (*check)(void *argument), void *argument)
@@ -17,16 +18,16 @@ void gpool_wait_check(int (*check)(void *argument), void *argument)
 	wait.asked_ns = check ? monotonic_ns() : 0;
 }
 
-bool wait_is_checked(void)
+void wait_pause(bool pause)
 {
-	return wait.check;
+	wait.pauses += pause ? 1 : -1U;
 }
 
 bool wait_interrupted(void)
 {
 	uint64_t now;
 
-	if (!wait.check)
+	if (!wait.check || wait.pauses)
 		return false;
 	now = monotonic_ns();
 	if (now - wait.asked_ns < WAIT_SLICE_MS * UINT64_C(1000000))

@@ -12,7 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-bool wait_is_checked(void) GPOOL_INTERNAL(wait_is_checked);
+/*
+ * wait_pause() - end no wait of this thread, and call no check function, until the pause ends. Used while a lock is
+ * held. Pauses may be nested.
+ */
+void wait_pause(bool pause) GPOOL_INTERNAL(wait_pause);
 
 /*
  * wait_interrupted() - return true if the wait of this thread must end with -EINTR. Calls the program's check function
@@ -22,7 +26,7 @@ bool wait_interrupted(void) GPOOL_INTERNAL(wait_interrupted);
 
 /* wait_slice() - return the time for which a wait of up to `ns` nanoseconds may sleep before the next check. */
 int64_t wait_slice(int64_t ns);
-/* wait_slice_ms() - like wait_slice(), in milliseconds; -1: no limit. */
+/* wait_slice_ms() - like wait_slice(), in milliseconds; -1: no limit. Of -1, it is -1 without a check function. */
 int wait_slice_ms(int timeout_ms) GPOOL_INTERNAL(wait_slice_ms);
 
 #endif

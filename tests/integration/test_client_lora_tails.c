@@ -15,6 +15,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <sys/stat.h>
 
 enum { ADAPTERS = 12, ENGINES = 2 };
@@ -22,7 +24,9 @@ enum { ADAPTERS = 12, ENGINES = 2 };
 #define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
 
 static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0",
-	"--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+	"--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", "--set", "pins.timeout=60s", NULL};
+static const char *const impatient[] = {
+	"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "pins.timeout=200ms", NULL};
 
 static char folder[64];
 static struct rig rigs[ADAPTERS];
@@ -89,14 +93,19 @@ static void engine_open(uint32_t engine, struct gpool_lora_options *options)
 	}
 }
 
-static void begin(void)
+static void begin_as(const char *const *arguments)
 {
-	start(calm);
+	start(arguments);
 	strcpy(folder, "/tmp/gpool-tails-XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		adapter_make(i);
 	warm = open_as(0, "warm", NULL);
+}
+
+static void begin(void)
+{
+	begin_as(calm);
 }
 
 static void begin_with_engine(void)
@@ -443,6 +452,217 @@ static void test_flags_differ(void **state)
 	use(0, 0);
 }
 
+/* ---- two threads ---- */
+
+struct maker {
+	pthread_t thread;
+	struct tail tail;
+	uint32_t adapter;
+	int error;
+};
+
+static void *make_tail(void *argument)
+{
+	struct maker *maker = argument;
+	struct gpool_lora *lora = loras[0];
+
+	maker->error = tail_make(
+		&lora->tails, lora->pool, &lora->entries[ids[0][maker->adapter]]->adapter->layout, 0, &maker->tail);
+	return NULL;
+}
+
+static bool tail_is_on(const struct tail *tail, const struct tail_page *page)
+{
+	for (uint32_t i = 0; i < tail->count; i++)
+		if (tail->pieces[i].page == page)
+			return true;
+	return false;
+}
+
+/* Load all adapters, and return the one with the smallest tail, of which a page has room for two. */
+static uint32_t smallest_tail(void)
+{
+	uint32_t best = 0;
+	uint64_t best_bytes = UINT64_MAX;
+
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		uint64_t bytes;
+
+		use(0, i);
+		bytes = tail_bytes(0);
+		assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+		if (bytes < best_bytes) {
+			best = i;
+			best_bytes = bytes;
+		}
+	}
+	assert_true(2 * best_bytes <= 512 << 10);
+	return best;
+}
+
+static int request_count(struct gpool *pool)
+{
+	int count;
+
+	pthread_mutex_lock(&pool->request_lock);
+	count = __builtin_popcountll(pool->requests_used);
+	pthread_mutex_unlock(&pool->request_lock);
+	return count;
+}
+
+static int count_calls(void *argument)
+{
+	++*(int *)argument;
+	return 1;
+}
+
+/*
+ * If two loads need a new page at the same time, each page of a tail still contains a piece of it. Method: the agent is
+ * stopped until both have requested a page, because this process has no free ones.
+ */
+static void test_two_new_pages(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	struct maker makers[2];
+	uint32_t adapter, count = 0;
+	int calls = 0, error;
+	pid_t agent;
+
+	(void)state;
+	begin_with_engine();
+	adapter = smallest_tail();
+	assert_int_equal(shared_pages(0), 0);
+	agent = (pid_t)status()->agent_pid;
+	assert_true(agent > 1);
+	assert_int_equal(kill(agent, SIGSTOP), 0);
+	gpool_wait_check(count_calls, &calls);
+	while (!(error = gpool_alloc(pools[0], 1, NULL, &blocks[count])))
+		count++;
+	gpool_wait_check(NULL, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		makers[i] = (struct maker){.adapter = adapter};
+		assert_int_equal(pthread_create(&makers[i].thread, NULL, make_tail, &makers[i]), 0);
+	}
+	for (int tries = 0; request_count(pools[0]) < 2 && tries < AWAIT_TRIES; tries++)
+		poll(NULL, 0, AWAIT_STEP_MS);
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	assert_int_equal(error, -EINTR);
+	for (uint32_t i = 0; i < 2; i++) {
+		pthread_join(makers[i].thread, NULL);
+		assert_int_equal(makers[i].error, 0);
+	}
+	while (count)
+		assert_int_equal(gpool_free(pools[0], &blocks[--count]), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct tail *tail = &makers[i].tail;
+
+		for (uint32_t p = 0; p < tail->page_count; p++)
+			assert_true(tail_is_on(tail, tail->pages[p]));
+		tail_unpin(pools[0], tail, GPOOL_FENCE_NONE);
+		tail_free(&loras[0]->tails, pools[0], tail, NULL);
+	}
+	assert_int_equal(shared_pages(0), 0);
+}
+
+static sem_t ending;
+
+/* Under the lock: report that a load with a tail is about to fail. */
+static void report_end(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	(void)lora;
+	if (entry->load_state == LOAD_ENDING && entry->tail.count)
+		sem_post(&ending);
+}
+
+static void *fail_often(void *unused)
+{
+	uint32_t failed = 0;
+
+	(void)unused;
+	for (uint32_t i = 0; i < test_scaled(200); i++)
+		failed += gpool_lora_acquire(loras[0], ids[0][0], -1) == -EINVAL;
+	return failed == test_scaled(200) ? &ending : NULL;
+}
+
+/*
+ * The tail of a failed load is not freed while its entry contains it. Method: hold the lock while such a load ends, as
+ * the thread does that packs tails. The load cannot go on then, so the test only waits a little to find the error.
+ */
+static void test_failed_load(void **state)
+{
+	enum { LOOKS = 100 };
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	const uint64_t not_a_number = UINT64_MAX;
+	const struct lora_entry *entry;
+	uint32_t seen = 0, lost = 0;
+	pthread_t thread;
+	char path[128];
+	void *failed;
+	int fd;
+
+	(void)state;
+	begin();
+	snprintf(path, sizeof(path), "%s/0/adapter_model.safetensors", folder);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0 && lseek(fd, -8, SEEK_END) > 0);
+	assert_int_equal(write(fd, &not_a_number, 8), 8);
+	close(fd);
+	engine_open(0, &options);
+	entry = entry_at(0, 0);
+	sem_init(&ending, 0, 0);
+	loras[0]->follow = report_end;
+	assert_int_equal(pthread_create(&thread, NULL, fail_often, NULL), 0);
+	for (uint32_t i = 0; i < test_scaled(200); i++) {
+		while (sem_wait(&ending))
+			;
+		pthread_mutex_lock(&loras[0]->lock);
+		if (entry->load_state == LOAD_ENDING && entry->tail.count) {
+			seen++;
+			for (int look = 0; look < LOOKS && !lost; look++) {
+				lost = !shared_pages(0);
+				sched_yield();
+			}
+		}
+		pthread_mutex_unlock(&loras[0]->lock);
+	}
+	pthread_join(thread, &failed);
+	assert_int_equal(lost, 0);
+	assert_non_null(failed);
+	print_message("%u loads were seen while they failed\n", seen);
+	assert_int_equal(shared_pages(0), 0);
+	sem_destroy(&ending);
+}
+
+/* The program's check function is not called while the set is locked: here, while a pin of a tail waits. */
+static void test_pin_is_not_interrupted(void **state)
+{
+	static _Atomic uint64_t copy[PAGES];
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	_Atomic uint64_t *pages;
+	uint64_t page, word;
+	int calls = 0, error;
+
+	(void)state;
+	begin_as(impatient);
+	engine_open(0, &options);
+	use(0, 0);
+	pages = pools[0]->pages;
+	page = (entry_at(0, 0)->tail.pieces[0].address - pools[0]->window_base) / pools[0]->page_bytes;
+	/* As if the agent were evicting the page */
+	for (uint32_t i = 0; i < PAGES; i++)
+		atomic_init(&copy[i], atomic_load(&pages[i]));
+	word = atomic_load(&pages[page]);
+	atomic_store(&copy[page], page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)));
+	pools[0]->pages = copy;
+	gpool_wait_check(count_calls, &calls);
+	error = gpool_lora_acquire(loras[0], ids[0][0], ANSWER_MS);
+	gpool_wait_check(NULL, NULL);
+	pools[0]->pages = pages;
+	assert_int_equal(calls, 0);
+	assert_int_equal(error, -ETIMEDOUT);
+	use(0, 0);
+}
+
 /* ---- many threads ---- */
 
 struct user {
@@ -580,6 +800,9 @@ int main(int argc, char **argv)
 		TEST(two_engines),
 		TEST(copies),
 		TEST(flags_differ),
+		TEST(two_new_pages),
+		TEST(failed_load),
+		TEST(pin_is_not_interrupted),
 		TEST(many_threads),
 		TEST(killed),
 	};

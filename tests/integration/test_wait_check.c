@@ -5,6 +5,7 @@
  * behind. A check that continues the wait changes nothing. The check of another thread is not called. Method: a real
  * agent, and checks that count their calls.
  */
+#include "client/core/interrupt.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>
@@ -65,6 +66,15 @@ static void test_every_wait_ends(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, 200), -ETIMEDOUT);
 	assert_int_equal(gpool_role_acquire(pool, "r", 200, &role), -ETIMEDOUT);
 	assert_true(asked > ASKS);
+	/* A pause prevents all calls. */
+	asked = 0;
+	wait_pause(true);
+	wait_pause(true);
+	wait_pause(false);
+	assert_int_equal(gpool_fence_wait(pool, fence, 200), -ETIMEDOUT);
+	assert_int_equal(asked, 0);
+	wait_pause(false);
+	interrupted(gpool_fence_wait(pool, fence, -1));
 	gpool_wait_check(NULL, NULL);
 	asked = 0;
 	assert_int_equal(gpool_role_acquire(pool, "r", 60, &role), -ETIMEDOUT);

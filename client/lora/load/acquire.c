@@ -84,6 +84,12 @@ static bool is_coming(const struct lora_entry *entry, enum goal goal)
 	return goal == WHOLE || !is_placed(entry);
 }
 
+/* Return: true if this thread has a check function (gpool_wait_check()). */
+static bool is_checked(void)
+{
+	return wait_slice_ms(-1) >= 0;
+}
+
 static struct timespec limit_of(int timeout_ms)
 {
 	struct timespec limit;
@@ -113,7 +119,7 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	struct timespec look;
 	int error;
 
-	if (!wait_is_checked())
+	if (!is_checked())
 		return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock)
 				      : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
 	look = limit_of(wait_slice_ms(-1));
@@ -139,7 +145,7 @@ static int load_wait(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
 	/* The agent may take a long time to publish the object. */
-	bool finish = timeout_ms < 0 && !wait_is_checked();
+	bool finish = timeout_ms < 0 && !is_checked();
 	int error = 0;
 
 	while (is_coming(entry, goal) && !error)
@@ -184,7 +190,7 @@ static int acquire_once(
 		 * The agent may take a long time to grant pages, so a thread with a timeout leaves the allocation to a
 		 * loader thread.
 		 */
-		if (timeout_ms < 0 && !wait_is_checked())
+		if (timeout_ms < 0 && !is_checked())
 			load_here(lora, entry);
 		else
 			entry_queue(lora, entry);

@@ -81,12 +81,16 @@ void load_end(struct lora_load *load, int error)
 
 	if (error && load->object)
 		load_object_drop(load);
-	if (error)
-		load_tail_drop(load);
 	pthread_mutex_lock(&lora->lock);
+	entry->tail = (struct tail){0};
+	if (error) {
+		/* Another thread that has the lock must not find a tail that is being freed. */
+		pthread_mutex_unlock(&lora->lock);
+		load_tail_drop(load);
+		pthread_mutex_lock(&lora->lock);
+	}
 	entry->error = error;
 	entry->reason = load->reason;
-	entry->tail = (struct tail){0};
 	entry->runs = (struct lora_runs){0};
 	if (error)
 		load_set_state(lora, entry, LOAD_COLD);

@@ -1,7 +1,13 @@
-/* tails.c - place the runs of adapters' last pages in shared pages. */
+/*
+ * tails.c - place the runs of adapters' last pages in shared pages.
+ *
+ * Threads that pin, unpin or free a tail may hold the lock of the set, and wait_pause() then keeps the program's check
+ * function from being called. Only loads place pieces, in threads without a check function.
+ */
 #include "client/lora/load/tails.h"
 
 #include "client/core/alloc.h"
+#include "client/core/interrupt.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -154,7 +160,10 @@ static void page_free(struct tails *tails, struct gpool *pool, struct tail_page 
 {
 	TAILQ_REMOVE(&tails->pages, page, link);
 	tails->page_count--;
-	gpool_discard(pool, &page->block); /* -ESTALE: it was evicted */
+	wait_pause(true);
+	/* -ESTALE: it was evicted; -ETIMEDOUT: the agent is examining it, and can evict it, because it is not pinned */
+	gpool_discard(pool, &page->block);
+	wait_pause(false);
 	free(page->holes);
 	free(page);
 }
@@ -188,18 +197,14 @@ static struct tail_page *page_find(const struct tails *tails, uint32_t bytes)
 }
 
 /*
- * Place a piece. Return: 0; -ENOSPC: no page has room; -ESTALE: the page was evicted, try another; or as gpool_pin(),
- * -ENOMEM.
+ * Place a piece in a page with room, which becomes a page of the tail. Return: 0; -ESTALE: the page was evicted; or as
+ * gpool_pin(), -ENOMEM.
  */
-static int piece_place(struct tails *tails, struct gpool *pool, struct tail *tail, struct tail_piece *piece)
+static int piece_put(struct gpool *pool, struct tail *tail, struct tail_piece *piece, struct tail_page *page)
 {
-	struct tail_page *page = page_find(tails, piece->bytes);
-	int error;
-
-	if (!page)
-		return -ENOSPC;
 	/* so that tail_free() needs no memory */
-	error = holes_have(page, page->pieces + 2);
+	int error = holes_have(page, page->pieces + 2);
+
 	if (!error && !has_page(tail, page)) {
 		error = gpool_pin(pool, &page->block);
 		if (error == -ESTALE)
@@ -218,6 +223,14 @@ static int piece_place(struct tails *tails, struct gpool *pool, struct tail *tai
 	return 0;
 }
 
+/* Place a piece where there is room. Return: 0; -ENOSPC: no page has room; or as piece_put(). */
+static int piece_place(struct tails *tails, struct gpool *pool, struct tail *tail, struct tail_piece *piece)
+{
+	struct tail_page *page = page_find(tails, piece->bytes);
+
+	return page ? piece_put(pool, tail, piece, page) : -ENOSPC;
+}
+
 /* Add a new page to the tail and to the list. */
 static void page_add(struct tails *tails, struct tail *tail, struct tail_page *page)
 {
@@ -227,18 +240,24 @@ static void page_add(struct tails *tails, struct tail *tail, struct tail_page *p
 	tails->page_count++;
 }
 
-/* Allocate a page without the lock, which other loads and the ends of adapters need. */
-static int page_more(struct tails *tails, struct gpool *pool, uint32_t flags, struct tail *tail)
+/*
+ * Place a piece in a new page. The page is allocated without the lock, which other loads and the ends of adapters need.
+ * Another load may make room in the meantime; the piece is still placed in the new page, because each page of a tail
+ * must contain a piece of it.
+ */
+static int piece_place_new(
+	struct tails *tails, struct gpool *pool, uint32_t flags, struct tail *tail, struct tail_piece *piece)
 {
-	struct tail_page *page;
+	struct tail_page *page = NULL; /* for the compiler */
 	int error;
 
 	pthread_mutex_unlock(&tails->lock);
 	error = page_alloc(pool, flags, &page);
 	pthread_mutex_lock(&tails->lock);
-	if (!error)
-		page_add(tails, tail, page);
-	return error;
+	if (error)
+		return error;
+	page_add(tails, tail, page);
+	return piece_put(pool, tail, piece, page);
 }
 
 /* Place all pieces, the largest first. */
@@ -250,8 +269,8 @@ static int pieces_place(struct tails *tails, struct gpool *pool, uint32_t flags,
 	while (placed < tail->count && !error) {
 		error = piece_place(tails, pool, tail, &tail->pieces[placed]);
 		if (error == -ENOSPC)
-			error = page_more(tails, pool, flags, tail);
-		else if (!error)
+			error = piece_place_new(tails, pool, flags, tail, &tail->pieces[placed]);
+		if (!error)
 			placed++;
 		else if (error == -ESTALE)
 			error = 0;
@@ -369,10 +388,12 @@ int tail_pin(struct tails *tails, struct gpool *pool, const struct tail *tail)
 	uint32_t pinned = 0;
 	int error = 0;
 
+	wait_pause(true);
 	while (pinned < tail->page_count && !error) {
 		error = gpool_pin(pool, &tail->pages[pinned]->block);
 		pinned += !error;
 	}
+	wait_pause(false);
 	if (likely(!error))
 		return 0;
 	if (error == -ESTALE) {
@@ -385,14 +406,22 @@ int tail_pin(struct tails *tails, struct gpool *pool, const struct tail *tail)
 	return error;
 }
 
+/* End a pin when the fence is signaled, without memory to record it. If the GPU has failed, the pin must stay. */
+static COLD void unpin_late(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
+{
+	wait_pause(true);
+	if (!gpool_fence_wait(pool, fence, -1))
+		gpool_unpin(pool, block);
+	wait_pause(false);
+}
+
 void tail_unpin(struct gpool *pool, const struct tail *tail, struct gpool_fence fence)
 {
 	for (uint32_t i = 0; i < tail->page_count; i++) {
 		const struct gpool_block *block = &tail->pages[i]->block;
 
-		/* Without memory to record the fence, wait for it. If the GPU has failed, the pin must stay. */
-		if (gpool_unpin_after(pool, block, fence) == -ENOMEM && !gpool_fence_wait(pool, fence, -1))
-			gpool_unpin(pool, block);
+		if (gpool_unpin_after(pool, block, fence) == -ENOMEM)
+			unpin_late(pool, block, fence);
 	}
 }
 
