@@ -370,23 +370,26 @@ static void scored(struct pool *pool, const struct evict_candidate *candidates, 
 	}
 }
 
-static void evict_at(struct pool *pool, uint32_t first, uint32_t count)
+static void mark(struct pool *pool, uint32_t first, uint32_t count)
+{
+	for (uint32_t page = first; page < first + count; page++)
+		if (window_has(pool, pool_word(pool, page)))
+			pool->objects->goes[page_word_owner(pool_word(pool, page))] = true;
+}
+
+static void evict_marked(struct pool *pool)
 {
 	const uint32_t *sorted = pool->objects->sorted;
 	bool *goes = pool->objects->goes;
-	uint32_t count_sorted;
+	uint32_t end = object_end_of(pool), count_sorted = objects_sort(pool, is_in_order);
 
-	memset(goes, 0, object_end_of(pool) * sizeof(*goes));
-	for (uint32_t page = first; page < first + count; page++)
-		if (window_has(pool, pool_word(pool, page)))
-			goes[page_word_owner(pool_word(pool, page))] = true;
-	count_sorted = objects_sort(pool, is_in_order);
 	for (uint32_t i = 0; i < count_sorted; i++)
 		if (goes[object_followed(pool, sorted[i])])
 			goes[sorted[i]] = true;
 	while (count_sorted--)
 		if (goes[sorted[count_sorted]])
 			evict_one_object(pool, sorted[count_sorted]);
+	memset(goes, 0, end * sizeof(*goes));
 }
 
 const struct evict_source objects_evict_source = {
@@ -403,7 +406,8 @@ const struct evict_source objects_evict_source = {
 	.window_has = window_has,
 	.score = score,
 	.highest_score = highest_score,
-	.evict_at = evict_at,
+	.mark = mark,
+	.evict_marked = evict_marked,
 	.offered = object_order_offered_pages,
 	.holders = objects_holders,
 };

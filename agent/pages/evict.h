@@ -141,13 +141,15 @@ struct evict_source {
 	/*
 	 * window() determines the objects that this request may evict, each with all objects that follow it.
 	 * window_has() returns true if a page with this word belongs to one of them, and score() returns its score.
-	 * evict_at() evicts those that have a page in [first, first + count).
+	 * mark() marks those that have a page in [first, first + count), and evict_marked() evicts the marked ones with
+	 * all objects that follow them. Cost of evict_marked(): a sort of all objects.
 	 */
 	void (*window)(struct pool *pool, const struct evict_request *request);
 	bool (*window_has)(const struct pool *pool, uint64_t word);
 	float (*score)(const struct pool *pool, uint64_t word);
 	float (*highest_score)(const struct pool *pool);
-	void (*evict_at)(struct pool *pool, uint32_t first, uint32_t count);
+	void (*mark)(struct pool *pool, uint32_t first, uint32_t count);
+	void (*evict_marked)(struct pool *pool);
 	/* Return the number of pages that can be evicted without an effect on the work of any tenant. */
 	uint32_t (*offered)(const struct pool *pool);
 	/* Call `found` for each session that pins an object. */

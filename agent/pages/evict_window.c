@@ -76,7 +76,11 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
-		uint32_t run_count = candidate->tag & BLOCK_SCATTERED && !scattered ? 0 : extents(pool, candidate);
+		const struct session *session = pool->sessions[candidate->session];
+		/* The scan has checked a single page, but the tenant rules apply to the whole block. */
+		bool wanted = session && (scattered || !(candidate->tag & BLOCK_SCATTERED)) &&
+			evict_wanted(request, session, candidate->tag, candidate->pages);
+		uint32_t run_count = wanted ? extents(pool, candidate) : 0;
 
 		for (uint32_t j = 0; j < run_count; j++)
 			for (uint32_t page = pool->runs[j].first; page < pool->runs[j].first + pool->runs[j].count;
@@ -139,8 +143,10 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			candidate->page + candidate->pages > *first)
 			evict_wanted_block(pool, request, candidate);
 	}
-	if (found)
-		pool->evict.source->evict_at(pool, *first, need);
+	if (found) {
+		pool->evict.source->mark(pool, *first, need);
+		pool->evict.source->evict_marked(pool);
+	}
 	return found;
 }
 
@@ -194,14 +200,6 @@ static bool is_in(struct pool *pool, const struct evict_candidate *candidate, co
 	return false;
 }
 
-static bool has_object(const struct pool *pool, uint32_t first, uint32_t count)
-{
-	for (uint32_t page = first; page < first + count; page++)
-		if (pool->evict.source->window_has(pool, pool_word(pool, page)))
-			return true;
-	return false;
-}
-
 bool evict_handles(struct pool *pool, const struct evict_request *request, uint32_t count, uint64_t *chosen)
 {
 	uint32_t per_handle = pool->segment.header->pages_per_handle;
@@ -213,7 +211,9 @@ bool evict_handles(struct pool *pool, const struct evict_request *request, uint3
 		if (is_in(pool, &pool->evict.queue[i], chosen))
 			evict_wanted_block(pool, request, &pool->evict.queue[i]);
 	for (uint32_t handle = 0; found && handle < pool->page_count / per_handle; handle++)
-		if (chosen[handle / 64] >> (handle % 64) & 1 && has_object(pool, handle * per_handle, per_handle))
-			pool->evict.source->evict_at(pool, handle * per_handle, per_handle);
+		if (chosen[handle / 64] >> (handle % 64) & 1)
+			pool->evict.source->mark(pool, handle * per_handle, per_handle);
+	if (found)
+		pool->evict.source->evict_marked(pool);
 	return found;
 }

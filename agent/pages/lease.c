@@ -567,6 +567,9 @@ static bool make_runs(struct session *session, const struct lease_want *want)
 	consolidate(session);
 	if (runs_exist(session, want) || is_coming(session))
 		return runs_exist(session, want);
+	/* A request that cannot be satisfied evicts nothing. */
+	if (!(want->flags & LEASE_NO_EVICT) && !could_free(session, want->need, want->flags))
+		return false;
 	runs_evict(session, want);
 	/* Parts of handles may be idle in other sessions. */
 	if (!runs_exist(session, want) && !is_coming(session))

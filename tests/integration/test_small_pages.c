@@ -379,6 +379,82 @@ static void test_sleep_and_wake(void **state)
 	verify_singles();
 }
 
+/* ---- tenants ---- */
+
+/* The tenant `rest` has `pool`, and `sure`, whose minimum is 8 pages, has `other`. */
+static int begin_tenants(void **state)
+{
+	char path[64];
+	const char *arguments[] = {"--config", path, CALM, NULL};
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(
+		fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"64 pages\"; page_size = "
+		      "\"" TEST_PAGE_SIZE "\"; handle_size = \"" TEST_SIZE_4_PAGES "\"; reserved = \"0 pages\"; } );\n"
+		      "tenants = ( { name = \"sure\"; users = [ \"1\" ]; minimum = \"8 pages\"; }, { name = "
+		      "\"rest\"; priority = 90; } );\n",
+			file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	start(arguments);
+	unlink(path);
+	pool = open_as(0, NULL, "rest");
+	other = open_as(0, NULL, "sure");
+	memset(singles, 0, sizeof(singles));
+	return 0;
+}
+
+/*
+ * The oldest content, which is in the first handle, is a block of 4 pages of a tenant that may lose only 3. Another
+ * handle is evicted.
+ */
+static void test_a_block_that_its_tenant_keeps(void **state)
+{
+	struct gpool_block kept, own, block;
+	uint64_t address;
+
+	(void)state;
+	kept = alloc(other, 4);
+	assert_int_equal(kept.page, 0);
+	for (int i = 0; i < 7; i++)
+		alloc(other, 1);
+	assert_int_equal(gpool_unpin(other, &kept), 0);
+	alloc(pool, 1);
+	own = alloc(pool, 4);
+	assert_int_equal(own.page, 12);
+	alloc(pool, PAGES - 16);
+	assert_int_equal(gpool_unpin(pool, &own), 0);
+	assert_int_equal(gpool_alloc(pool, 4, NULL, &block), 0);
+	assert_int_equal(block.page, 12);
+	assert_int_equal(gpool_address(pool, &own, &address), -ESTALE);
+	assert_int_equal(gpool_address(other, &kept, &address), 0);
+}
+
+/* One page more would complete the three handles, but 8 pages are kept for the other tenant. */
+static void test_a_refused_request_evicts_nothing(void **state)
+{
+	struct gpool_block block;
+
+	(void)state;
+	for (uint32_t page = 0; page < PAGES - 8; page++) {
+		singles[page] = filled(1, 1000 + page);
+		assert_int_equal(singles[page].page, page);
+	}
+	for (uint32_t page = 4; page < 7; page++) {
+		assert_int_equal(gpool_free(pool, &singles[page]), 0);
+		singles[page].page_count = 0;
+	}
+	assert_int_equal(gpool_unpin(pool, &singles[7]), 0);
+	assert_int_equal(gpool_alloc(pool, 12, NULL, &block), -ENOSPC);
+	assert_int_equal(gpool_pin(pool, &singles[7]), 0);
+	for (uint32_t page = 0; page < PAGES - 8; page++)
+		if (singles[page].page_count)
+			assert_int_equal(wrong_at(words_of(&singles[page]), 1, 1000 + page), 0);
+}
+
 /* ---- random requests ---- */
 
 /* Return the number of handles whose pages are all free, according to the blocks. */
@@ -452,6 +528,8 @@ int main(void)
 		{"test_spill_and_restore", test_spill_and_restore, begin, end, (void *)(uintptr_t)fours_spilling},
 		cmocka_unit_test_setup_teardown(test_objects, begin, end),
 		{"test_sleep_and_wake", test_sleep_and_wake, begin, end, (void *)(uintptr_t)fours_spilling},
+		cmocka_unit_test_setup_teardown(test_a_block_that_its_tenant_keeps, begin_tenants, end),
+		cmocka_unit_test_setup_teardown(test_a_refused_request_evicts_nothing, begin_tenants, end),
 		cmocka_unit_test_setup_teardown(test_random_requests, begin, end),
 	};
 

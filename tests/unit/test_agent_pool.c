@@ -244,6 +244,54 @@ static void test_a_scan_that_was_preempted(void **state)
 	assert_int_equal(idle, 1);
 }
 
+/* ---- eviction of whole handles ---- */
+
+static uint64_t marked; /* bit i: page i */
+static uint32_t marked_evictions;
+
+static void mark_note(struct pool *of, uint32_t first, uint32_t count)
+{
+	(void)of;
+	while (count--)
+		marked |= UINT64_C(1) << first++;
+}
+
+static void evict_marked_count(struct pool *of)
+{
+	(void)of;
+	marked_evictions++;
+}
+
+/* The eviction of objects sorts all of them, so that it must not be repeated for each handle. */
+static void test_objects_of_all_handles_are_evicted_at_once(void **state)
+{
+	struct evict_request any = {.by_operator = true};
+	const struct evict_source *real;
+	struct evict_source counting;
+	uint64_t chosen[1] = {0};
+	bool found;
+
+	(void)state;
+	session_was(HELD, getpid());
+	pages_were(3, 1, PAGE_LEASED, HELD);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	real = pool->evict.source;
+	counting = *real;
+	counting.mark = mark_note;
+	counting.evict_marked = evict_marked_count;
+	marked = marked_evictions = 0;
+	any.for_tenant = &pool->tenants[0];
+	pool->evict.source = &counting;
+	found = evict_handles(pool, &any, 8, chosen);
+	pool->evict.source = real;
+	assert_true(found);
+	assert_int_equal(__builtin_popcountll(chosen[0]), 8);
+	assert_int_equal(marked, chosen[0]);
+	assert_int_equal(marked_evictions, 1);
+}
+
 /* ---- a mover that fails ---- */
 
 static void ring_make(void)
@@ -573,6 +621,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_other_sessions_continue, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_refused_request_claims_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_scan_that_was_preempted, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_objects_of_all_handles_are_evicted_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unreadable_content_is_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restore_that_was_granted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_restore_that_was_withdrawn, setup, teardown),
