@@ -518,7 +518,7 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("dimensions", nargs="*", metavar="DIMENSION", help=", ".join(DIMENSIONS))
     parser.add_argument("--points", type=int, default=99, help="only the first points of each dimension")
-    parser.add_argument("--runs", type=int, default=5, help="samples of each figure")
+    parser.add_argument("--runs", type=int, default=15, help="samples of each figure")
     parser.add_argument("--json", type=Path, help="also write the medians to a file")
     parser.add_argument("--document", action="store_true", help="also write the tables into docs/benchmarks.md")
     arguments = parser.parse_intermixed_args()
