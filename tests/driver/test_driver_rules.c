@@ -176,7 +176,7 @@ static int fails_on_demand(void)
 		: 1;
 }
 
-/* Unmap the memory of a copy that runs while the device fails. The CPU must not go on with the copy. */
+/* Unmap the memory of a copy that runs while the device fails. The CPU must not continue the copy. */
 static int fails_during_a_copy(void)
 {
 	uint64_t before, now, total;

@@ -543,7 +543,7 @@ static void test_a_worker_dies(void **state)
 	assert_int_equal(gpool_kv_group_can_allocate(group, 2 * RANGE, NULL, NULL), GPOOL_KV_OK);
 }
 
-/* A worker that is lost between two appends of one call: the sequence cannot be used, but freed. */
+/* A worker that is lost between two appends of one call: the sequence can then only be freed. */
 static int send_until(void *context, struct gpool_kv_order *order)
 {
 	struct remote *remote = context;

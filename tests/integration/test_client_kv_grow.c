@@ -2,8 +2,8 @@
  * test_client_kv_grow.c - growing a sequence, and preempting others for it.
  *
  * Goal: while blocks or pages are missing, sequences are preempted in the order of the cache or as the caller's policy
- * requires, no more than needed and at most as many as permitted. The content of the others is unchanged.
- * Offloaded content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
+ * requires, no more than needed and at most as many as permitted. The content of the others is unchanged. Offloaded
+ * content is restored; content for which there is no room is discarded. A call that cannot succeed preempts nothing.
  *
  * Method: the tests fill a cache or the pool with sequences of known content. Policies are functions of the test.
  *

@@ -8,7 +8,7 @@
 /* maximum number of unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
 enum { RING_SHARE = 4 };
 
-/* chosen: time after which a copy that had no room is tried again, if the adapter is not used */
+/* chosen: time after which a copy for which there was no room is tried again, if the adapter is not used */
 enum { RETRY_US = 10000000 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)

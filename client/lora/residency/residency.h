@@ -177,7 +177,7 @@ void residency_lost(struct residency *residency, uint32_t adapter);
 
 /*
  * residency_copy_seen() - report that a load has found, or has not found, a valid warm copy, which another process may
- * have made or dropped. A copy that has no room within the limits is not counted. warm_bytes: size that the copy has,
+ * have made or dropped. A copy that does not fit within the limits is not counted. warm_bytes: size that the copy has,
  * or would have; a larger one than that of residency_register() is ignored. If there is no copy, the adapter may be
  * copied again even if an earlier attempt has failed.
  */
