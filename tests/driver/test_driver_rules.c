@@ -602,7 +602,7 @@ static void *other_thread(void *result)
 	return NULL;
 }
 
-/* A version, as in cuMemAlloc_v2, is no part of a name. Refused calls count. */
+/* A version, as in cuMemAlloc_v2, is not part of a name. Refused calls count. */
 static void test_calls_are_counted_for_each_thread(void **state)
 {
 	uint64_t creates = thread_calls("cuMemCreate"), allocs = thread_calls("cuMemAlloc");

@@ -375,7 +375,7 @@ static void test_codes(void **state)
 		sequence = allocated(TOKENS, 0, 0);
 		next = allocated(TOKENS, 0, 0);
 		*error = (struct gpool_kv_write_error){0};
-		/* In parts, in another order than that of the slots. */
+		/* Write in two parts, not in the order of the slots. */
 		layers_write(sequence, 20, TOKENS - 20, 5);
 		layers_write(sequence, 0, 20, 5);
 		worst = tokens_check(sequence, TOKENS, 5);
