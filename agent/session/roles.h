@@ -8,7 +8,7 @@
  *   names           a name belongs to a trust domain, and in the domain to the tenant that acquired it first. Sessions
  *                   of this tenant may hold the role. A name is kept until it is removed, and counts against the shares
  *                   of this tenant and of the user that acquired it first (agent/pages/share.h)
- *   one holder a role is freed by a release, and by the end of the holder's session: a detach, or the death of the
+ *   one holder      a role is freed by a release, and by the end of the holder's session: a detach, or the death of the
  *                   process. A process that has only closed its connection, or is stopped, may still write, so it keeps
  *                   the role until its pidfd is signaled and trust.death_grace has passed
  *   tokens          each grant has a higher token than every earlier grant of this name in this pool

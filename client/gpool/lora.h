@@ -81,7 +81,7 @@ struct gpool_lora_options {
 	/*
 	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
 	 * If one of them, or of warm_adapters and warm_bytes, is not 0, the set evicts adapters itself, by a residency
-	 * policy, and loads an adapter only when it has room:
+	 * policy, and loads an adapter only when there is room for it:
 	 *
 	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first. The worth is the
 	 *   number of uses, of which half are forgotten in 30 minutes, multiplied by the time to load the adapter and

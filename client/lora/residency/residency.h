@@ -10,8 +10,8 @@
  *
  * Rules:
  *
- * - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and the
- *   number of adapters are limited.
+ * - An acquired adapter is loaded as soon as there is room for it and the adapters queued before it. Both the bytes and
+ *   the number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
  *   warm copy. If copies are made from files, an adapter may be evicted, and forgotten, while its copy is made.
  * - Of the idle adapters, the one with the lowest worth is evicted first: expected accesses x reload time / size
