@@ -132,6 +132,7 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  *   -EPERM   the session is an observer or admin
  *   -EUSERS  255 streams are open
  *   -EIO     the GPU driver failed
+ *   -EINTR   as gpool_stream_open()
  *   -ENOMEM, -ECHILD
  */
 GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
