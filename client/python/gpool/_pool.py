@@ -659,7 +659,8 @@ class Pool(_native.Pool, Closing):
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
         warm as int8 if the loss of precision is small. private: share adapters only with engines of the same tenant,
         not of the trust domain. share_pages: store the last pages of these adapters together, which saves memory if
-        adapters have few pages and are used by one or two engines. element: type of the weights in the pool.
+        adapters have few pages and are used by one or two engines; engines then do not share adapters smaller than a
+        page. element: type of the weights in the pool.
         load_threads: number of loader threads; 0: 4. salt: two 64-bit numbers; only engines with the same salt share
         adapters. hot_adapters, hot_bytes: limits of the adapters that this set keeps in the pool; 0: none.
         warm_adapters, warm_bytes: limits of its copies in warm; 0: none. idle_ms: time without a use after which an
