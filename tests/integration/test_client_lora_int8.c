@@ -11,6 +11,7 @@
  *
  * Requirements: L5.
  */
+#include "client/core/block.h"
 #include "client/core/pool.h"
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
@@ -85,7 +86,8 @@ static void worker_close(void)
 	worker = NULL;
 }
 
-static struct gpool_lora *opened_with(struct gpool *its_warm, const char *cache_dir, uint32_t threads)
+static struct gpool_lora *opened_with(
+	struct gpool *its_warm, const char *cache_dir, uint32_t threads, uint32_t more_flags)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *made;
@@ -93,7 +95,7 @@ static struct gpool_lora *opened_with(struct gpool *its_warm, const char *cache_
 	options.element = GPOOL_LORA_BF16;
 	options.warm = its_warm;
 	options.cache_dir = cache_dir;
-	options.flags = GPOOL_LORA_INT8;
+	options.flags = GPOOL_LORA_INT8 | more_flags;
 	options.load_threads = threads;
 	options.rebalance_ms = UINT32_MAX;
 	assert_int_equal(gpool_lora_create(worker, &options, &made), 0);
@@ -102,7 +104,7 @@ static struct gpool_lora *opened_with(struct gpool *its_warm, const char *cache_
 
 static struct gpool_lora *opened(struct gpool *its_warm, const char *cache_dir)
 {
-	return opened_with(its_warm, cache_dir, 2);
+	return opened_with(its_warm, cache_dir, 2, 0);
 }
 
 static uint32_t registered_adapter(struct gpool_lora *in, uint32_t adapter)
@@ -294,6 +296,42 @@ static void test_every_source(void **state)
 	assert_int_equal(gpool_lora_destroy(in_memory), 0);
 }
 
+/* Compare the pages before the last one, and the pieces of the last one, with the expected pages. */
+UNWATCHED static bool is_expected_in_pieces(struct gpool_lora *in, uint32_t id)
+{
+	const struct lora_entry *entry = in->entries[id];
+	uint64_t bytes = expected_bytes - gpool_page_bytes(worker);
+	bool same = !memcmp((const void *)(uintptr_t)entry->base, expected, bytes);
+
+	for (const struct tail_piece *piece = entry->tail.pieces; piece < entry->tail.pieces + entry->tail.count;
+		piece++)
+		same &= !memcmp(
+			(const void *)(uintptr_t)piece->address, expected + bytes + piece->offset, piece->bytes);
+	return same;
+}
+
+/* The last page of an adapter in several pieces is expanded by the CPU. */
+static void test_a_tail(void **state)
+{
+	struct gpool_lora *lora;
+	uint64_t before;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	lora = opened_with(NULL, folder("kept"), 1, GPOOL_LORA_SHARE_PAGES);
+	id = registered(lora);
+	before = launches();
+	pages_spoil();
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_true(lora->entries[id]->tail.count > 0);
+	assert_true(is_expected_in_pieces(lora, id));
+	assert_int_equal(launches() - before, expected_bytes / gpool_page_bytes(worker) - 1);
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+}
+
 /* ---- damaged copies ---- */
 
 enum forgery { FORGED_CODE, FORGED_SCALE, FORGED_CHECKSUM, WITHOUT_CHECKSUMS };
@@ -480,7 +518,7 @@ static void test_a_failed_load_waits_for_its_copies(void **state)
 
 	(void)state;
 	engine_start();
-	lora = opened(NULL, folder("kept"));
+	lora = opened_with(NULL, folder("kept"), 1, 0);
 	id = registered(lora);
 	held = loaders_hold(lora);
 	before = gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE);
@@ -498,6 +536,18 @@ static void test_a_failed_load_waits_for_its_copies(void **state)
 	gpool_stream_close(worker, gate);
 }
 
+/* Return true if the page for forms is a block of its usage that never counts as leaked. */
+static bool room_is_marked(void)
+{
+	for (uint32_t page = 0; page < worker->page_count; page++) {
+		uint64_t tag = atomic_load(&block_entry(worker, page)->tag);
+
+		if (block_tag_is_block(tag) && (tag & BLOCK_TYPE_MASK) == GPOOL_USAGE_TEMP_BUFFER)
+			return tag & BLOCK_RANGE;
+	}
+	return false;
+}
+
 /*
  * A page of the stage is written again only when its last copy has ended. While the loader's stream waits, the loader
  * therefore stops after the pages of the stage: it queries the stream when it waits for a fence.
@@ -513,7 +563,7 @@ static void test_a_full_stage(void **state)
 	engine_start();
 	free(expected);
 	expected = NULL;
-	lora = opened_with(NULL, folder("kept"), 1);
+	lora = opened_with(NULL, folder("kept"), 1, 0);
 	id = registered_adapter(lora, large_adapter_make());
 	assert_int_equal(loaded(lora, id), 0);
 	assert_true(expected_bytes > LORA_STAGE_PAGES * gpool_page_bytes(worker));
@@ -527,6 +577,7 @@ static void test_a_full_stage(void **state)
 	AWAIT(gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY) > queries);
 	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY) - copies, LORA_STAGE_PAGES);
 	assert_int_equal(launches() - launched, LORA_STAGE_PAGES);
+	assert_true(room_is_marked());
 	assert_int_equal(gpool_fence_signal(worker, held), 0);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_true(is_expected(lora, id));
@@ -597,6 +648,7 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(every_source),
+		TEST(a_tail),
 		TEST(forged_copies),
 		TEST(launches_fail),
 		TEST(calls_fail),
