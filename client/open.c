@@ -186,6 +186,14 @@ static int refusal(int error)
 	}
 }
 
+/* Describe a reply or shared memory that this library does not understand. Return: -EPROTO. */
+static int fail_unfit(void)
+{
+	return fail(-EPROTO,
+		"the reply or the shared memory of the agent does not fit to this library; install the library and the "
+		"agent in the same version");
+}
+
 /* Send the attach request. Return -EPIPE if the agent ends during the request. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
@@ -207,19 +215,19 @@ static int attach_ask(struct attaching *a, int fds[3])
 		return -EINVAL;
 	error = attach_send(a->pool->socket, a->buffer, (size_t)length, NULL, 0);
 	if (error)
-		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : -EPROTO;
+		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : fail_unfit();
 	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
 	if (length < 0)
 		return length == -EPIPE || length == -ECONNRESET ? -EPIPE
 			: length == -ETIMEDOUT ? fail(length, "the agent did not answer within %d ms", timeout_ms)
 					       : refusal(length);
 	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
-		error = -EPROTO;
+		error = fail_unfit();
 	else if (a->reply.error) {
 		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused the session '%s': %s", a->name, a->reply.text);
 		error = fail(refusal(a->reply.error), "the agent refused the session '%s': %s", a->name, a->reply.text);
 	} else if (fd_count != 3)
-		error = -EPROTO;
+		error = fail_unfit();
 	if (error)
 		for (size_t i = 0; i < fd_count; i++)
 			close(fds[i]);
@@ -248,7 +256,7 @@ static int segments_open(struct attaching *a, const int fds[3])
 	int error = pool_segment_open(fds[0], &pool->segment);
 
 	if (error)
-		return error == -ENOMEM ? error : -EPROTO;
+		return error == -ENOMEM ? error : fail_unfit();
 	pool->header = pool->segment.header;
 	pool->pages = pool->segment.pages;
 	pool->page_bytes = pool->header->page_bytes;
@@ -256,9 +264,9 @@ static int segments_open(struct attaching *a, const int fds[3])
 	pool->unreserved = pool->session_kind ? 0 : pool->header->reserved_first;
 	error = session_segment_open(fds[1], pool->page_count, true, &pool->session);
 	if (error)
-		return error == -ENOMEM ? error : -EPROTO;
+		return error == -ENOMEM ? error : fail_unfit();
 	if (!reply_fits(a))
-		return -EPROTO;
+		return fail_unfit();
 	/*
 	 * Exclude the segment from forked children: the fork check does not stop a child that writes through a pointer
 	 * that it kept.

@@ -94,7 +94,7 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 	call->fd_count = 0;
 	error = turn_take(pool, &patience);
 	if (error)
-		return error;
+		return fail(error, "the agent has not answered other requests within %d ms", call->timeout_ms);
 	sequence = ++pool->attach_sequence;
 	msg_envelope_stamp(call->request, sequence, pool->token);
 	do {

@@ -4,6 +4,7 @@
 #include "client/core/channel.h"
 
 #include "client/core/interrupt.h"
+#include "client/core/last_error.h"
 #include "proto/codec.h"
 #include "shm/monotonic.h"
 
@@ -42,8 +43,10 @@ static int nanomsg_claim(void)
 	static _Atomic int owner;
 	int nobody = 0;
 
-	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0
-													 : -EOPNOTSUPP;
+	if (atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid())
+		return 0;
+	return fail(-EOPNOTSUPP,
+		"process %d has used nanomsg before fork(), so this child cannot; execute another program first", nobody);
 }
 
 static int set(int socket, int option, int value)

@@ -247,7 +247,8 @@ int event_get(struct gpool *pool, struct import_sources *sources, const struct f
 		pool_log(pool, POOL_LOG_INFO, "a fence of session %u cannot be imported: %s", ticket->session,
 			gpu_error_text());
 		free(made);
-		return event_error(error);
+		return fail(event_error(error), "the event of a fence of session %u cannot be imported: %s",
+			ticket->session, gpu_error_text());
 	}
 	made->key = ticket->key;
 	memcpy(made->ipc, ticket->ipc, sizeof(made->ipc));

@@ -169,6 +169,11 @@ int fail_silent(const struct gpool *pool, int64_t timeout_ms)
 					 (long long)(timeout_ms < 0 ? pool->answer_ms : timeout_ms));
 }
 
+int fail_map(void)
+{
+	return fail(-ENOMEM, "pages cannot be mapped into this process: %s", gpu_error_text());
+}
+
 int fail_reserved(const char *name)
 {
 	return fail(-EPERM, "object '%.*s': names that begin with " NAMES_RESERVED " are reserved for the library",

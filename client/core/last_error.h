@@ -37,6 +37,8 @@ int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__(
 int fail_gone(const struct gpool *pool) __attribute__((noinline, cold));
 /* fail_silent() - describe an agent that has not answered in time; timeout_ms: below 0: no limit. Return: -EPIPE. */
 int fail_silent(const struct gpool *pool, int64_t timeout_ms) __attribute__((noinline, cold));
+/* fail_map() - describe pages that the driver could not map, with its text. Return: -ENOMEM. */
+int fail_map(void) __attribute__((noinline, cold));
 /* fail_reserved() - describe a name of an object that is reserved for the library. Return: -EPERM. */
 int fail_reserved(const char *name) __attribute__((noinline, cold));
 /* fail_asleep() - describe a session that is asleep. Return: -EHOSTDOWN. */

@@ -335,7 +335,7 @@ static int error_of(const struct gpool *pool, int error)
 {
 	if (error == -EPIPE || error == -ETIMEDOUT)
 		return fail_silent(pool, pool->answer_ms);
-	return error ? -ENOMEM : 0;
+	return error ? fail_map() : 0;
 }
 
 /* Return a handle. If it is not imported, the caller must not hold window->lock. */

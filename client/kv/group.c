@@ -105,9 +105,13 @@ int group_order(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_o
 	if (!error && order->result <= most)
 		return order->result;
 	error = !error ? -EPROTO : error < 0 ? error : -ECONNRESET;
-	if (!to->cache)
-		to->broken = error;
-	return error;
+	if (to->cache)
+		return error;
+	to->broken = error;
+	return error == -EPROTO
+		? fail(error, "cache %u of the group returned %d, which is not an answer to the order", member,
+			  order->result)
+		: fail(error, "cache %u of the group cannot be reached: its function send() returned %d", member, error);
 }
 
 static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpool_kv_verb verb, uint64_t sequence)

@@ -41,7 +41,9 @@ int growth_ask(const struct gpool_kv_growth *growth, uint64_t sequence, uint64_t
 
 	*chosen = 0;
 	error = growth->choose ? growth->choose(growth->context, sequence, chosen) : 0;
-	return error <= 0 ? error : fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
+	if (error > 0)
+		return fail(-EINVAL, "the policy returned %d; it must return 0 or a negative code", error);
+	return error ? fail(error, "the policy refused the growth with the error %d", error) : 0;
 }
 
 int fail_choice(uint64_t chosen)

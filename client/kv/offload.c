@@ -19,6 +19,9 @@
  */
 static int kept_error(const struct gpool_kv *kv, const struct kv_sequence *sequence, int error)
 {
+	if (error == -ENODATA)
+		return fail(error, "sequence 0x%llx has elements that are not finite, which int8 cannot represent",
+			(unsigned long long)kv_number(kv, sequence));
 	return error == -ESTALE || error == -EBADMSG
 		? fail(-ENODATA, "the saved content of sequence 0x%llx was evicted, or its checksum is wrong",
 			  (unsigned long long)kv_number(kv, sequence))
@@ -82,13 +85,13 @@ int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence)
 	error = ranges_enter(kv->pool->ranges);
 	if (error)
 		return error;
-	error = kept_error(kv, sequence, load_from(kv, sequence));
+	error = load_from(kv, sequence);
 	ranges_leave(kv->pool->ranges);
 	if (!error)
 		kv->offload_loads++;
-	if (!error || error == -ENODATA)
+	if (!error || error == -ENODATA || error == -ESTALE || error == -EBADMSG)
 		offload_forget(kv, sequence);
-	return error;
+	return kept_error(kv, sequence, error); /* after the calls that free the content, which store other texts */
 }
 
 void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence)

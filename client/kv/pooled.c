@@ -11,6 +11,7 @@
 #include "client/kv/offer.h"
 #include "client/kv/prefix.h"
 #include "client/object/object.h"
+#include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "client/core/window.h"
@@ -371,9 +372,11 @@ static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint
 	if (error) {
 		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles,
 			gpu_error_text());
+		if (error != -EPIPE)
+			error = fail_map();
 		if (at > begin && gpu_unmap(kv->pool->gpu, begin, at - begin))
 			place_lose(kv, place);
-		return error == -EPIPE ? -EPIPE : -ENOMEM;
+		return error;
 	}
 	window_keep_from_child(kv->pool, begin, kv->chunk_bytes);
 	return 0;
@@ -631,10 +634,14 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 	if (share_other(kv, sequence, index))
 		return 0;
 	place = place_free(kv);
-	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
+	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index))
+		      : fail(-ENOSPC, "all %u addresses for shared blocks (pool_blocks) are in use",
+				kv->pooled->count * count);
 	/* Another process has published the name in the meantime, with the same or other content. */
 	if (error == -ESTALE)
-		return share_other(kv, sequence, index) ? 0 : error;
+		return share_other(kv, sequence, index)
+			? 0
+			: fail(error, "another process has published the same prefix, and this cache cannot use it");
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);

@@ -74,8 +74,10 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 	if (error != -ENOENT)
 		pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name,
 			manifest->header->pages, error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	if (error != -EPIPE && error != -ENOENT)
+		error = fail_map();
 	*stuck = at > begin && gpu_unmap(pool->gpu, begin, at - begin);
-	return error == -EPIPE || error == -ENOENT ? error : -ENOMEM;
+	return error;
 }
 
 /* Compute the size of the object's handles, and the addresses of its allocations relative to the first handle. */

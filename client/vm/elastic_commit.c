@@ -47,11 +47,11 @@ static bool is_free(const struct backing *backing)
 	{
 		uint32_t state = backing->elastic->slots[slot].state;
 
-		if (state == ELASTIC_SHARED)
-			fail(-EBUSY, "page %u is mapped to a named object",
-				slot * handle_pages(backing->elastic->space.pool));
-		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN || state == ELASTIC_SHARED)
+		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN || state == ELASTIC_SHARED) {
+			fail(-EBUSY, "page %u is %s", slot * handle_pages(backing->elastic->space.pool),
+				state == ELASTIC_SHARED ? "mapped to a named object" : "in use by another call");
 			return false;
+		}
 	}
 	return true;
 }

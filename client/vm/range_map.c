@@ -102,10 +102,12 @@ int range_map(struct gpool_range *range)
 	}
 	pool_log(pool, POOL_LOG_ERROR, "cannot map a range of %u pages: %s", range->page_count,
 		error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	if (error != -EPIPE)
+		error = fail_map();
 	if (at > range->va && gpu_unmap(pool->gpu, range->va, at - range->va))
 		pool_log(pool, POOL_LOG_ERROR, "cannot unmap the pages that were mapped before the failure: %s",
 			gpu_error_text());
-	return error == -EPIPE ? -EPIPE : -ENOMEM;
+	return error;
 }
 
 int range_unmap(struct gpool_range *range)

@@ -169,8 +169,10 @@ static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages,
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count,
 		error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	if (error != -EPIPE)
+		error = fail_map();
 	map_undo(space, slot, pages, done);
-	return error == -EPIPE ? -EPIPE : -ENOMEM;
+	return error;
 }
 
 int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)

@@ -105,7 +105,7 @@ static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 	if (!pages)
 		return 0;
 	if (pages > vpmm->pool->page_count)
-		return -ENOSPC;
+		return vpmm_too_much(vpmm->pool, pages);
 	vpmm_lock(vpmm);
 	error = vpmm_slot(vpmm, stream, &call.slot);
 	if (!error)

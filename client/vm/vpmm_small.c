@@ -133,7 +133,7 @@ int vpmm_small_open(struct vpmm *vpmm)
 		return 0;
 	if (vpmm->pool->capabilities & GPU_CAP_POOL)
 		return gpu_stream_create(vpmm->pool->gpu, &small->driver);
-	return vpmm->off ? 0 : -EOPNOTSUPP;
+	return vpmm->off ? 0 : fail(-EOPNOTSUPP, "the driver has no memory pool, which GPOOL_VM_SMALL_DRIVER requires");
 }
 
 void vpmm_small_close(struct vpmm *vpmm)

@@ -124,7 +124,8 @@ static int device_alloc(struct gpool_lora_batch *batch)
 	batch->workspace_at = align_up(batch->tables_at + batch->adapters_max * table_bytes(batch), 256);
 	batch->bytes = align_up(batch->workspace_at + workspace, page_bytes);
 	if (batch->bytes / page_bytes > pool->page_count)
-		return -ENOSPC;
+		return fail(-ENOSPC, "a batch of this size needs %llu pages; the pool has %u",
+			(unsigned long long)(batch->bytes / page_bytes), pool->page_count);
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
 	error = alloc_own(pool, (uint32_t)(batch->bytes / page_bytes), &options, BLOCK_RANGE, &batch->block);
