@@ -46,7 +46,8 @@ static int nanomsg_claim(void)
 	if (atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid())
 		return 0;
 	return fail(-EOPNOTSUPP,
-		"process %d has used nanomsg before fork(), so this child cannot; execute another program first", nobody);
+		"process %d has used nanomsg before fork(), so this child cannot; execute another program first",
+		nobody);
 }
 
 static int set(int socket, int option, int value)

@@ -111,7 +111,8 @@ int group_order(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_o
 	return error == -EPROTO
 		? fail(error, "cache %u of the group returned %d, which is not an answer to the order", member,
 			  order->result)
-		: fail(error, "cache %u of the group cannot be reached: its function send() returned %d", member, error);
+		: fail(error, "cache %u of the group cannot be reached: its function send() returned %d", member,
+			  error);
 }
 
 static int member_order(struct gpool_kv_group *group, uint32_t member, enum gpool_kv_verb verb, uint64_t sequence)

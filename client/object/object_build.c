@@ -266,7 +266,9 @@ int object_protect(struct gpool_object *object, bool readonly)
 		if (!error && (readonly || !(part->block.tag & BLOCK_SCATTERED)))
 			error = part_runs(pool, &part->block, &run, protect_add);
 	}
-	return error ? error : run_protect(pool, &run);
+	error = error ? error : run_protect(pool, &run);
+	return error == -EBUSY ? fail(error, "queued GPU work could write to object '%s'; wait for it", object->name)
+			       : error;
 }
 
 int object_parts_unmap(struct gpool_object *object)

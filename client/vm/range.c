@@ -352,10 +352,11 @@ int range_settle(struct gpool_range *range)
 	if (shared)
 		return fail(-EBUSY,
 			"%u pages of named objects are mapped in a range; unmap them with gpool_range_unmap()", shared);
-	return elastic_leaving(range->elastic)
-		? fail(-EBUSY, "queued GPU work uses pages that were decommitted from a range of %u pages; wait for its fence",
-			  range->page_count)
-		: 0;
+	return elastic_leaving(range->elastic) ? fail(-EBUSY,
+							 "queued GPU work uses pages that were decommitted from a "
+							 "range of %u pages; wait for its fence",
+							 range->page_count)
+					       : 0;
 }
 
 /* Discard the spilled block, because the last of its ranges was destroyed. */

@@ -197,6 +197,12 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 			"the content of %u pages cannot be spilled: a disk failed, or no mover serves the pool; the "
 			"log of the agent contains the cause",
 			pages);
+	if (error == -ENOSPC)
+		return fail(error,
+			"the content of %u pages cannot be spilled: spill_memory and spill_file of the pool have too "
+			"little "
+			"room",
+			pages);
 	/* The block exists, so -ESTALE means that the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
 }
