@@ -41,13 +41,13 @@ struct channel {
 static int nanomsg_claim(void)
 {
 	static _Atomic int owner;
-	int nobody = 0;
+	int before = 0;
 
-	if (atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid())
+	if (atomic_compare_exchange_strong(&owner, &before, (int)getpid()) || before == (int)getpid())
 		return 0;
 	return fail(-EOPNOTSUPP,
 		"process %d has used nanomsg before fork(), so this child cannot; execute another program first",
-		nobody);
+		before);
 }
 
 static int set(int socket, int option, int value)

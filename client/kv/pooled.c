@@ -373,7 +373,8 @@ static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint
 		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles,
 			gpu_error_text());
 		if (error != -EPIPE)
-			error = fail_map();
+			error = fail(
+				-ENOMEM, "%u handles of shared blocks cannot be mapped: %s", handles, gpu_error_text());
 		if (at > begin && gpu_unmap(kv->pool->gpu, begin, at - begin))
 			place_lose(kv, place);
 		return error;
