@@ -408,6 +408,9 @@ static void agent_fault(const struct fault *fault, int nth)
 	if (*fault->error)
 		snprintf(now_testing, sizeof(now_testing), "agent: %s %s at call %d", fault->call, fault->error, nth);
 	round_in_child(scenario, SOON_MS);
+	if (fault_file() && fault_file()->trials && !fault_has_happened() &&
+		!has_ended(child)) /* a wait was too short */
+		round_in_child(scenario, LATE_MS);
 	/* Each process counts its own calls, so the fault may hit a second round, but not a third. */
 	again = has_ended(child) ? -1 : round_in_child(whole(), SOON_MS);
 	if (again)
@@ -568,7 +571,7 @@ static void test_sites(void **state)
 	if (!strcmp(scenario, "store")) {
 		setenv("GPOOL_NO_URING", "1", 1); /* the mover then reads and writes its file with threads */
 		store_fault();
-	} else if (sites->trials && sites->trial_of[0].module == FAULT_WORKER) {
+	} else if (sites->trials && sites->trial_of[0].site.module == FAULT_WORKER) {
 		worker_sites(sites);
 	} else {
 		agent_fault(&site, 0);
