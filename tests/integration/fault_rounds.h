@@ -41,6 +41,7 @@ static const struct {
 	{"cache", round_of_cache, false},
 	{"sleep", round_of_sleep, false},
 	{"beats", round_of_beats, false},
+	{"batches", round_of_batches, false},
 };
 
 static int round_of_parts(const char *scenario, const char *where, int timeout_ms)
