@@ -121,9 +121,23 @@ static int round_of_growth(struct gpool *pool, const struct gpool_options *sessi
 	return error ? error : gpool_sliced_range_destroy(sliced);
 }
 
+/* Export a fence of queued GPU work, which waits for `gate`. */
+static int work_export(struct gpool *pool, struct gpool_fence gate, uint32_t flags, struct gpool_fence_handle *handle)
+{
+	struct gpool_fence fence;
+	uint32_t stream;
+	int error = gpool_stream_open(pool, NULL, 0, &stream);
+
+	if (!error)
+		error = gpool_stream_wait(pool, stream, gate);
+	if (!error)
+		error = gpool_fence_record(pool, stream, &fence);
+	return error ? error : gpool_fence_export(pool, fence, flags, handle);
+}
+
 static int round_of_fences(struct gpool *pool, const struct gpool_options *options)
 {
-	struct gpool_fence_handle handle;
+	struct gpool_fence_handle handle, of_work;
 	struct gpool_fence fence, imported;
 	struct gpool *other;
 	uint32_t stream;
@@ -134,8 +148,12 @@ static int round_of_fences(struct gpool *pool, const struct gpool_options *optio
 	error = gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream);
 	if (!error)
 		error = gpool_fence_record(pool, stream, &fence);
+	causes_begin();
 	if (!error)
 		error = gpool_fence_export(pool, fence, 0, &handle);
+	causes_end();
+	if (!error)
+		error = work_export(pool, fence, 0, &of_work);
 	if (!error)
 		error = gpool_fence_import(other, &handle, &imported);
 	if (!error && gpool_fence_done(other, imported) != 0)

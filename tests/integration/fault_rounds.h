@@ -9,6 +9,7 @@
  *   adapters      loads of an adapter from its files, from the copy in host memory, and from the copy on disk
  *   domains       pages that move between trust domains, and back
  *   upgrade       the agent continues with the module's file
+ *   exports       fences of another process, as events of the driver
  */
 #ifndef GPOOL_TESTS_FAULT_ROUNDS_H
 #define GPOOL_TESTS_FAULT_ROUNDS_H
@@ -41,6 +42,7 @@ static const struct {
 	{"cache", round_of_cache, false},
 	{"sleep", round_of_sleep, false},
 	{"beats", round_of_beats, false},
+	{"driver", round_of_driver, false},
 	{"batches", round_of_batches, false},
 };
 
@@ -65,6 +67,9 @@ static int round_of_parts(const char *scenario, const char *where, int timeout_m
 
 static int round_of(const char *scenario, const char *where, int timeout_ms)
 {
+	causes_prepare(scenario);
+	if (!strcmp(scenario, "exports"))
+		return round_of_exports(where, timeout_ms);
 	if (!strcmp(scenario, "adapters"))
 		return round_of_adapters(where, timeout_ms);
 	if (!strcmp(scenario, "domains"))

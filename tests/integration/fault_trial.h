@@ -14,10 +14,16 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGES = 64, WAIT_MS = AWAIT_MS };
+enum {
+	PAGES = 64,
+	SOON_MS = 1500,  /* limit of the waits of a round in which a call may fail */
+	LATE_MS = 60000, /* the same, on a busy machine */
+	WAIT_MS = AWAIT_MS,
+};
 
 /* Return the file that tests/faults/sites writes; NULL: no call site fails. */
 static struct fault_file *fault_file(void)
@@ -40,6 +46,38 @@ static bool fault_has_happened(void)
 	struct fault_file *file = fault_file();
 
 	return file && atomic_load(&file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX].failed);
+}
+
+/*
+ * In some scenarios the causes of a trial (fault_file.h) fail only during one step of the round, from causes_begin() to
+ * causes_end(). In the others they fail at any time.
+ */
+static bool causes_are_late;
+
+static void causes_wait(bool wait)
+{
+	if (fault_file())
+		atomic_store(&fault_file()->waiting, wait);
+}
+
+static void causes_prepare(const char *scenario)
+{
+	static const char *const late[] = {"exports", "fences", "streams", "tokens"};
+
+	causes_are_late = false;
+	for (size_t i = 0; i < sizeof(late) / sizeof(*late); i++)
+		causes_are_late |= !strcmp(scenario, late[i]);
+	causes_wait(causes_are_late);
+}
+
+static void causes_begin(void)
+{
+	causes_wait(false);
+}
+
+static void causes_end(void)
+{
+	causes_wait(causes_are_late);
 }
 
 static struct gpool_options options_of(const char *where, int timeout_ms)

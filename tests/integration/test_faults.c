@@ -49,11 +49,7 @@
 
 #include <cmocka.h>
 
-enum {
-	AT_ONCE = 4,
-	SOON_MS = 1500,  /* limit of the waits of a round in which a call may fail */
-	LATE_MS = 60000, /* the same, on a busy machine */
-};
+enum { AT_ONCE = 4 };
 
 /* The exit status of the process that tries one fault. */
 enum { TRIED_SERVED = 10, TRIED_SERVED_WITHOUT_CHECK, TRIED_ENDED };
@@ -79,7 +75,7 @@ static int stored = -1;     /* the descriptor that gpoold has given to its servi
 static int documented(int error)
 {
 	static const int codes[] = {0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS,
-		-EPROTO, -ENODEV, -EMFILE, -ESTALE, -EIO};
+		-EPROTO, -ENODEV, -EMFILE, -ESTALE, -EIO, -ESRCH};
 
 	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
 		if (codes[i] == error)
@@ -155,9 +151,9 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 		snprintf(directory, sizeof(directory), "%s/run", base);
 	}
 	snprintf(pool, sizeof(pool),
-		"name=p0,backend=host,size=%d "
+		"name=p0,backend=%s,size=%d "
 		"pages,page_size=512KB,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
-		PAGES);
+		strcmp(scenario, "driver") ? "host" : "cuda", PAGES);
 	snprintf(config, sizeof(config), "%s/conf", base);
 	if (!strcmp(scenario, "adapters")) {
 		plain[5] = "--pool";
@@ -371,7 +367,7 @@ static void remains_are_removed(void)
  */
 static const char *whole(void)
 {
-	static const char *const own[] = {"adapters", "domains", "upgrade", "store"};
+	static const char *const own[] = {"adapters", "domains", "driver", "upgrade", "store"};
 	const struct fault_file *sites = fault_file();
 
 	if (!sites || !sites->trials)
@@ -568,6 +564,7 @@ static void test_sites(void **state)
 	(void)state;
 	assert_non_null(sites);
 	snprintf(now_testing, sizeof(now_testing), "scenario %s", scenario);
+	causes_prepare(scenario);
 	if (!strcmp(scenario, "store")) {
 		setenv("GPOOL_NO_URING", "1", 1); /* the mover then reads and writes its file with threads */
 		store_fault();
