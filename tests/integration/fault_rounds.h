@@ -42,6 +42,10 @@ static const struct {
 	{"cache", round_of_cache, false},
 	{"sleep", round_of_sleep, false},
 	{"beats", round_of_beats, false},
+	{"scattered", round_of_scattered, false},
+	{"leaving", round_of_leaving, false},
+	{"prefixes", round_of_prefixes, false},
+	{"tidying", round_of_tidying, false},
 	{"driver", round_of_driver, false},
 	{"batches", round_of_batches, false},
 };
