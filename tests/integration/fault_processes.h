@@ -1,18 +1,160 @@
 /*
- * fault_processes.h - rounds with trust domains and upgrades; for fault_rounds.h.
+ * fault_processes.h - rounds that involve the processes of gpoold: their deaths, upgrades, reloads and trust domains;
+ * for fault_rounds.h.
  */
 #ifndef GPOOL_TESTS_FAULT_PROCESSES_H
 #define GPOOL_TESTS_FAULT_PROCESSES_H
 
 #include "client/core/pool.h"
 #include "client/core/request.h"
+#include "proto/attach.h"
 #include "proto/codec.h"
 #include "tests/integration/fault_base.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* A session that sends invalid packets is disconnected. */
+static int round_of_damage(struct gpool *pool, const struct gpool_options *session)
+{
+	struct gpool *other;
+	int error = gpool_open(session, &other);
+
+	(void)pool;
+	if (error)
+		return error;
+	for (int i = 0; i < AWAIT_TRIES && !atomic_load(&other->session.header->closed); i++) {
+		attach_send(other->socket, "damage", 6, NULL, 0);
+		poll(NULL, 0, AWAIT_STEP_MS);
+	}
+	error = atomic_load(&other->session.header->closed) ? 0 : -ETIMEDOUT;
+	gpool_close(other);
+	return error;
+}
+
+static pid_t keeper_pid(const char *where)
+{
+	char path[160], text[32] = "";
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/gpoold.pid", where);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = '\0';
+	if (fd >= 0)
+		close(fd);
+	return (pid_t)atoi(text);
+}
+
+/* Return a child of the keeper by its name; 0: there is none. */
+static pid_t keeper_child(pid_t keeper, const char *name)
+{
+	DIR *folder = opendir("/proc");
+	const struct dirent *entry;
+	pid_t found = 0;
+
+	while (folder && !found && (entry = readdir(folder))) {
+		char path[300], comm[17] = "";
+		int parent = 0;
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		file = atoi(entry->d_name) > 0 ? fopen(path, "re") : NULL;
+		if (!file)
+			continue;
+		if (fscanf(file, "%*d (%16[^)]) %*c %d", comm, &parent) == 2 && parent == keeper && !strcmp(comm, name))
+			found = (pid_t)atoi(entry->d_name);
+		fclose(file);
+	}
+	if (folder)
+		closedir(folder);
+	return found;
+}
+
+static pid_t keeper_child_await(pid_t keeper, const char *name)
+{
+	pid_t found = 0;
+
+	for (int i = 0; i < AWAIT_TRIES && !(found = keeper_child(keeper, name)); i++)
+		poll(NULL, 0, AWAIT_STEP_MS);
+	return found;
+}
+
+/* The previous agent answers before it exits, and serves until then. */
+static int successor_await(const struct gpool *pool, uint64_t incarnation, int timeout_ms)
+{
+	for (int waited = 0; waited < timeout_ms; waited += AWAIT_STEP_MS) {
+		if (atomic_load(&pool->segment.header->incarnation) != incarnation)
+			return 0;
+		poll(NULL, 0, AWAIT_STEP_MS);
+	}
+	return -ETIMEDOUT;
+}
+
+/* The agent dies, and the front does not end with it. */
+static int round_of_hanging(struct gpool *pool, const struct gpool_options *session)
+{
+	uint64_t incarnation = atomic_load(&pool->segment.header->incarnation);
+	pid_t keeper = keeper_pid(session->directory), front = keeper_child_await(keeper, "gpoold-front"),
+	      agent = keeper_child_await(keeper, "gpoold-agent");
+	struct gpool_block block;
+	int error = keeper > 1 && front && agent ? 0 : -ENOENT;
+
+	if (error)
+		return error;
+	kill(front, SIGSTOP);
+	kill(agent, SIGKILL);
+	error = successor_await(pool, incarnation, session->timeout_ms);
+	/* Wait for the front's end, and for the next front. */
+	for (int i = 0; !error && i < AWAIT_TRIES && kill(front, 0) == 0; i++)
+		poll(NULL, 0, AWAIT_STEP_MS);
+	if (!error && !keeper_child_await(keeper, "gpoold-front"))
+		error = -ETIMEDOUT;
+	if (!error)
+		error = gpool_alloc(pool, PAGES / 4, NULL, &block);
+	return error ? error : gpool_free(pool, &block);
+}
+
+/* The front does not get the token of a new session, until its socket accepts packets again. */
+static int round_of_tokens(struct gpool *pool, const struct gpool_options *session)
+{
+	static uint8_t request[256], reply[MSG_BYTES_MAX];
+	int length = msg_encode_status_request(&(struct msg_status_request){0}, 0, NULL, request, sizeof(request)),
+	    error;
+	struct gpool *other;
+
+	/* The front answers when it has all tokens. */
+	length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), session->timeout_ms, NULL);
+	causes_begin();
+	if (length <= 0)
+		return -ETIMEDOUT;
+	error = gpool_open(session, &other);
+	if (!error)
+		gpool_close(other);
+	return error;
+}
+
+/* Let gpoold read its configuration again until this process has received the event. */
+static int round_of_events(struct gpool *pool, const struct gpool_options *session)
+{
+	struct gpool_event event = GPOOL_EVENT_INIT;
+	pid_t keeper = keeper_pid(session->directory);
+	int error = gpool_event_next(pool, 0, &event);
+
+	if (keeper <= 1)
+		return -ENOENT;
+	for (int waited = 0; (!error || error == -ETIMEDOUT) && waited < session->timeout_ms; waited += AWAIT_STEP_MS) {
+		if (!error && event.kind == GPOOL_EVENT_RELOAD)
+			return 0;
+		kill(keeper, SIGHUP);
+		error = gpool_event_next(pool, AWAIT_STEP_MS, &event);
+	}
+	return error ? error : -ETIMEDOUT;
+}
 
 static inline void domains_write(const char *path)
 {
@@ -23,7 +165,8 @@ static inline void domains_write(const char *path)
 	if (!file || mkdir(folder, 0755))
 		abort();
 	fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"64 pages\"; page_size = \"512KB\"; "
-	      "reserved = \"0 pages\"; } );\n"
+	      "reserved = \"0 pages\"; peers = \"1 2\"; } );\n"
+	      "group = \"root\";\n"
 	      "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; "
 	      "domain = \"blue\"; } );\n"
 	      "lease: { initial_pages = 0; batch_pages = 1; };\n",
@@ -105,17 +248,6 @@ static int upgrade(const struct gpool_options *options)
 	error = length > 0 && !msg_decode_done_reply(&done, reply, (size_t)length) ? 0 : -EIO;
 	gpool_close(admin);
 	return error;
-}
-
-/* The previous agent answers before it exits, and serves until then. */
-static int successor_await(const struct gpool *pool, uint64_t incarnation, int timeout_ms)
-{
-	for (int waited = 0; waited < timeout_ms; waited += AWAIT_STEP_MS) {
-		if (atomic_load(&pool->segment.header->incarnation) != incarnation)
-			return 0;
-		poll(NULL, 0, AWAIT_STEP_MS);
-	}
-	return -ETIMEDOUT;
 }
 
 static int round_of_upgrade(const char *where, int timeout_ms)

@@ -45,7 +45,12 @@ static const struct {
 	{"scattered", round_of_scattered, false},
 	{"leaving", round_of_leaving, false},
 	{"prefixes", round_of_prefixes, false},
+	{"damage", round_of_damage, false},
+	{"tokens", round_of_tokens, false},
+	{"events", round_of_events, false},
 	{"tidying", round_of_tidying, false},
+	{"hanging", round_of_hanging, false},
+	{"huge", round_of_attach, false},
 	{"driver", round_of_driver, false},
 	{"batches", round_of_batches, false},
 };

@@ -152,12 +152,14 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	}
 	snprintf(pool, sizeof(pool),
 		"name=p0,backend=%s,size=%d "
-		"pages,page_size=512KB,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
-		strcmp(scenario, "driver") ? "host" : "cuda", PAGES);
+		"pages,page_size=%s,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
+		strcmp(scenario, "driver") ? "host" : "cuda", PAGES, strcmp(scenario, "huge") ? "512KB" : "2MB");
 	snprintf(config, sizeof(config), "%s/conf", base);
 	if (!strcmp(scenario, "adapters")) {
 		plain[5] = "--pool";
 		plain[6] = "name=warm,backend=host,size=32 pages,page_size=512KB,reserved=0";
+	} else if (!strcmp(scenario, "huge")) {
+		strcat(pool, ",huge_pages=yes");
 	} else if (!strcmp(scenario, "store")) {
 		plain[5] = "--set";
 		plain[6] = "keep_over_restart=yes";
@@ -195,19 +197,20 @@ static int wait_end(pid_t child)
 /* The keeper's pid is in its file. strace may be the keeper's parent. */
 static void gpoold_end(pid_t child)
 {
-	char path[160], text[32] = "";
-	pid_t keeper = child;
-	int fd, status;
+	pid_t keeper = keeper_pid(directory), front = 0;
+	int status;
 
-	snprintf(path, sizeof(path), "%s/gpoold.pid", directory);
-	fd = open(path, O_RDONLY);
-	if (fd >= 0) {
-		if (read(fd, text, sizeof(text) - 1) > 0)
-			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* not written yet: the child */
-		close(fd);
-	}
+	if (keeper <= 1)
+		keeper = child; /* not written yet */
+	/* Let the keeper kill the front. If the kill fails, the front remains. */
+	if (!strcmp(scenario, "hanging"))
+		front = keeper_child(keeper, "gpoold-front");
+	if (front)
+		kill(front, SIGSTOP);
 	kill(keeper, SIGTERM);
 	status = wait_end(child);
+	if (front)
+		kill(front, SIGKILL);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
 		fail_msg("%s: gpoold ended with status 0x%x", now_testing, status);
 }
@@ -367,7 +370,7 @@ static void remains_are_removed(void)
  */
 static const char *whole(void)
 {
-	static const char *const own[] = {"adapters", "domains", "driver", "upgrade", "store"};
+	static const char *const own[] = {"adapters", "domains", "driver", "hanging", "huge", "upgrade", "store"};
 	const struct fault_file *sites = fault_file();
 
 	if (!sites || !sites->trials)
