@@ -26,7 +26,10 @@ bool wait_interrupted(void) GPOOL_INTERNAL(wait_interrupted);
 
 /* wait_slice() - return the time for which a wait of up to `ns` nanoseconds may sleep before the next check. */
 int64_t wait_slice(int64_t ns);
-/* wait_slice_ms() - like wait_slice(), in milliseconds; -1: no limit. Of -1, it is -1 without a check function. */
+/*
+ * wait_slice_ms() - like wait_slice(), in milliseconds; -1: no limit. For -1, return -1 if the thread has no check
+ * function.
+ */
 int wait_slice_ms(int timeout_ms) GPOOL_INTERNAL(wait_slice_ms);
 
 #endif

@@ -82,9 +82,9 @@ int stream_open_all(struct gpool *pool)
 }
 
 /*
- * Select the driver's stream for the calling thread. The driver's handle of a thread's default stream means another
- * stream in each thread. Other threads therefore use the legacy default stream, which waits for the threads' streams,
- * and for which they wait. The caller has locked the stream.
+ * Select the driver's stream for the calling thread. The driver's handle of a thread's default stream denotes a
+ * different stream in each thread. Other threads therefore use the legacy default stream, which waits for the threads'
+ * streams, and for which they wait. The caller has locked the stream.
  */
 static void stream_select(const struct gpool *pool, struct stream *stream)
 {

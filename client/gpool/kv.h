@@ -491,7 +491,7 @@ GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload
 /* ---- growing under pressure ---- */
 
 enum {
-	/* keep the content of preempted sequences, as gpool_kv_offload(); if it has no room, discard it */
+	/* keep the content of preempted sequences, as gpool_kv_offload(); if there is no room for it, discard it */
 	GPOOL_KV_GROW_OFFLOAD = 1u << 0,
 };
 

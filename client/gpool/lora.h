@@ -49,8 +49,8 @@ enum {
 	/*
 	 * Store the last pages of the adapters of this set together, so that their unused ends do not take memory. Each
 	 * engine has its own copy of the last page of an adapter, and shares the other pages with engines that set this
-	 * flag. It saves memory if adapters have few pages and are used by one or two engines. Adapters of one page are
-	 * stored as without the flag.
+	 * flag. The flag saves memory if adapters have few pages and are used by one or two engines. Adapters of one
+	 * page are stored as without the flag.
 	 */
 	GPOOL_LORA_SHARE_PAGES = 1u << 2,
 };
@@ -81,11 +81,12 @@ struct gpool_lora_options {
 	/*
 	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
 	 * If one of them, or of warm_adapters and warm_bytes, is not 0, the set evicts adapters itself, by a residency
-	 * policy, and loads an adapter only when it has room:
+	 * policy, and loads an adapter only when there is room for it:
 	 *
-	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
-	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a
-	 *   minute counts as if it had always been used at this rate.
+	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first. The worth is the
+	 *   number of uses, of which half are forgotten in 30 minutes, multiplied by the time to load the adapter and
+	 *   divided by its size. An adapter with 10 uses within a minute counts as if it had always been used at this
+	 *   rate.
 	 * - For a minute, a prefetched adapter is evicted after all others, and only to make room for an adapter that
 	 *   is acquired.
 	 * - Every rebalance_ms, an adapter that is worth at least twice as much as a resident one may replace it.
@@ -505,7 +506,7 @@ GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats 
  *
  * Threads: one at a time for each batch. Streams: options.stream orders the work. If the batch is applied, or graphs
  * are launched, on another stream, this stream must wait for options.stream after gpool_lora_batch_set(), and
- * options.stream must wait for this stream before the next call of it.
+ * options.stream must wait for this stream before the next gpool_lora_batch_set().
  */
 struct gpool_lora_batch;
 

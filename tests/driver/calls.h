@@ -153,7 +153,9 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 static const char *const steady[] = {
 	"--pool", POOL, CALM, "--set", "lease.idle=1h", "--set", "lease.keep_pages=64", NULL};
 
-/* UNMEASURED() - a situation of more calls which these tests do not produce; the text is not asserted. */
+/*
+ * UNMEASURED() - a situation that requires more calls, and that these tests do not produce; the text is not asserted.
+ */
 #define UNMEASURED(call, situation, text)
 
 static inline int calls_result(int failed)

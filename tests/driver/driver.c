@@ -60,7 +60,7 @@ static const struct {
 	unsigned us;
 } costs[] = {{"cuMemCreate", 193}, {"cuMemMap", 2}, {"cuMemSetAccess", 36}, {"cuMemUnmap", 26}};
 
-/* call_find() - return the index of a name; an entry point's version, as in cuMemAlloc_v2, is no part of it. */
+/* call_find() - return the index of a name; an entry point's version, as in cuMemAlloc_v2, is not part of it. */
 static unsigned call_find(const char *name)
 {
 	size_t length = strlen(name);

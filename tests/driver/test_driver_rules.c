@@ -176,7 +176,7 @@ static int fails_on_demand(void)
 		: 1;
 }
 
-/* Unmap the memory of a copy that runs while the device fails. The CPU must not go on with the copy. */
+/* Unmap the memory of a copy that runs while the device fails. The CPU must not continue the copy. */
 static int fails_during_a_copy(void)
 {
 	uint64_t before, now, total;
@@ -602,7 +602,7 @@ static void *other_thread(void *result)
 	return NULL;
 }
 
-/* A version, as in cuMemAlloc_v2, is no part of a name. Refused calls count. */
+/* A version, as in cuMemAlloc_v2, is not part of a name. Refused calls count. */
 static void test_calls_are_counted_for_each_thread(void **state)
 {
 	uint64_t creates = thread_calls("cuMemCreate"), allocs = thread_calls("cuMemAlloc");

@@ -589,7 +589,8 @@ static void *fail_often(void *unused)
 
 /*
  * The tail of a failed load is not freed while its entry contains it. Method: hold the lock while such a load ends, as
- * the thread does that packs tails. The load cannot go on then, so the test only waits a little to find the error.
+ * the thread that packs tails does. A correct load cannot continue meanwhile, so the test waits only a short time for
+ * an incorrect one.
  */
 static void test_failed_load(void **state)
 {

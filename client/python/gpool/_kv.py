@@ -488,7 +488,7 @@ class KvCache(Closing):
         the one that preempt() would select, or the sequence itself for none. It may call this cache, but not close it.
         Without a policy, no sequence is preempted that comes after the sequence itself in the order of preempt(). most:
         maximum number of sequences to preempt, at least 1. offload: keep their content as offload(), whose arguments
-        are to_pool and int8; if it has no room, it is discarded.
+        are to_pool and int8; content for which there is no room is discarded.
         Raises as append() and offload(), and what the policy raises. NoRoom: the policy or the order permits no further
         preemption. The exception has the attribute `preempted`: the sequences that were preempted nevertheless. Error
         with EFBIG: more blocks than the cache or the pool has; nothing was preempted.
