@@ -19,6 +19,12 @@
 void wait_pause(bool pause) GPOOL_INTERNAL(wait_pause);
 
 /*
+ * wait_checked() - return true if this thread has a check function and no pause. A call that waits for GPU work with a
+ * lock held must then wait before it acquires the lock. Cost: two loads.
+ */
+bool wait_checked(void);
+
+/*
  * wait_interrupted() - return true if the wait of this thread must end with -EINTR. Calls the program's check function
  * at most once per WAIT_SLICE_MS. Cost: one load if the thread has no check function.
  */

@@ -49,8 +49,9 @@ enum {
 	/*
 	 * Store the last pages of the adapters of this set together, so that their unused ends do not take memory. Each
 	 * engine has its own copy of the last page of an adapter, and shares the other pages with engines that set this
-	 * flag. The flag saves memory if adapters have few pages and are used by one or two engines. Adapters of one
-	 * page are stored as without the flag.
+	 * flag. The flag saves memory if adapters have few pages and are used by one or two engines. An adapter that
+	 * is smaller than a page is not an object, so each engine loads it, and the key adapters.hot_budget does not
+	 * count it. Adapters with less than 1 % of the last page unused are stored as without the flag.
 	 */
 	GPOOL_LORA_SHARE_PAGES = 1u << 2,
 };
@@ -132,6 +133,7 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  *   -EPERM   the session is an observer or admin
  *   -EUSERS  255 streams are open
  *   -EIO     the GPU driver failed
+ *   -EINTR   as gpool_stream_open()
  *   -ENOMEM, -ECHILD
  */
 GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
@@ -468,9 +470,13 @@ struct gpool_lora_stats {
 	uint64_t warm_full;                                       /* copies that were not stored, for lack of room */
 	uint64_t refused;                                         /* damaged copies, which were not used */
 	uint64_t rebalanced;                                      /* as in struct gpool_lora_info */
-	/* adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made */
+	/*
+	 * adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made;
+	 * without adapters that are only in shared pages (GPOOL_LORA_SHARE_PAGES)
+	 */
 	uint64_t hot_evictions, warm_evictions;
-	uint64_t hot_all_bytes; /* pages of the adapters of all engines of the trust domain in the pool */
+	/* pages of adapters of all engines of the trust domain in the pool, except the shared pages of other sets */
+	uint64_t hot_all_bytes;
 	/* sizes of the pools, and of the file system of cache_dir without the space that other files use; 0: no tier */
 	uint64_t hot_limit_bytes, warm_limit_bytes, cold_limit_bytes;
 	/* hot_all_bytes, warm_bytes and cold_bytes as shares of these, from 0 to 1 */
