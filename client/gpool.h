@@ -25,6 +25,10 @@
  * a code, gpool_last_error() the last failure of the calling thread. Values are stored through pointers only on
  * success, unless a call documents otherwise.
  *
+ * Pointers: no pointer may be NULL unless the comment of the call permits it, as for the options of most calls (NULL:
+ * the defaults) and for the handles of calls that close or destroy. As in the C library, a NULL pointer elsewhere, or a
+ * handle that is already closed, has undefined effects: the calls do not check pointers.
+ *
  * Times: timeouts are in milliseconds; 0: do not wait, -1: wait without limit.
  *
  * Threads: any thread may make any call, concurrently with other threads and on the same handle, unless a call

@@ -35,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define DIRECTORY_DEFAULT "/run/gpool"
@@ -142,7 +143,7 @@ static int connect_await(const char *path, int timeout_ms)
 static int attach_socket(struct attaching *a)
 {
 	const char *directory = a->options.directory ? a->options.directory : secure_getenv("GPOOL_DIR");
-	char path[256];
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	int length;
 
 	if (!directory || !*directory)

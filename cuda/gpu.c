@@ -408,6 +408,10 @@ int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct
 	bool sound = stream && (bytes == 0 || (range_is_sound(to, bytes) && range_is_sound(from, bytes)));
 	int rc = call_begin(gpu, GPU_CALL_COPY, sound);
 
+	if (rc == -EINVAL && stream && !sound)
+		return gpu_fail(rc,
+			"cannot copy %llu bytes from 0x%llx to 0x%llx: an address is 0, or the end exceeds 2^64",
+			(unsigned long long)bytes, (unsigned long long)from, (unsigned long long)to);
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->copy(gpu, to, from, bytes, stream);
 }
 
@@ -416,6 +420,11 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 	bool sound = stream && to % 4 == 0 && bytes % 4 == 0 && (bytes == 0 || range_is_sound(to, bytes));
 	int rc = call_begin(gpu, GPU_CALL_FILL, sound);
 
+	if (rc == -EINVAL && stream && !sound)
+		return gpu_fail(rc, "cannot fill %llu bytes at 0x%llx: %s", (unsigned long long)bytes,
+			(unsigned long long)to,
+			to % 4 || bytes % 4 ? "both numbers must be multiples of 4"
+					    : "the address is 0, or the end exceeds 2^64");
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->fill(gpu, to, value, bytes, stream);
 }
 

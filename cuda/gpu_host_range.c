@@ -589,6 +589,30 @@ int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes
 	return 0;
 }
 
+/* table_room() - return the number of bytes from `va` to the end of the entry that contains it; 0: none does. */
+static uint64_t table_room(const struct host_table *table, uint64_t va)
+{
+	const struct span *span = table_find(table, va, 1);
+
+	return span ? span->bytes - (va - span->va) : 0;
+}
+
+/* outside_fail() - describe memory that queued work cannot use. */
+static int outside_fail(struct gpu_host *host, uint64_t va, uint64_t bytes)
+{
+	uint64_t room;
+
+	pthread_mutex_lock(&host->lock);
+	room = table_room(&host->ranges, va);
+	room = room ? room : table_room(&host->registrations, va);
+	pthread_mutex_unlock(&host->lock);
+	if (room)
+		return gpu_fail(-EINVAL, "%llu bytes at 0x%llx exceed the memory there, which ends after %llu bytes",
+			(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)room);
+	return gpu_fail(-EINVAL, "0x%llx is the address of neither GPU memory nor registered host memory",
+		(unsigned long long)va);
+}
+
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use)
 {
 	struct host_use found = {.va = va, .bytes = bytes};
@@ -602,10 +626,7 @@ int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct ho
 		*use = found;
 		return 0;
 	}
-	if (host_use_begin_registered(host, va, bytes, use) < 0)
-		return gpu_fail(-EINVAL, "%llu bytes at 0x%llx are neither reserved nor registered host memory",
-			(unsigned long long)bytes, (unsigned long long)va);
-	return 0;
+	return host_use_begin_registered(host, va, bytes, use) < 0 ? outside_fail(host, va, bytes) : 0;
 }
 
 int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access)

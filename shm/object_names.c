@@ -5,6 +5,16 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+const char *object_name_reserved(const char *name)
+{
+	static const char *const prefixes[] = {LORA_PREFIX, LORA_WARM_PREFIX, KV_PREFIX, "kv/"};
+
+	for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+		if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+			return name + strlen(prefixes[i]);
+	return NULL;
+}
+
 static _Atomic uint32_t *place_of(const struct pool_segment *segment, uint32_t domain, const char *name)
 {
 	uint64_t hash = XXH3_64bits_withSeed(name, strnlen(name, POOL_OBJECT_NAME_BYTES), domain);

@@ -23,6 +23,13 @@
 /* The prefixes of the names of shared KV blocks: of the library's caches, and of vLLM's (client/python/gpool/vllm). */
 #define KV_PREFIX "kv-prefix/"
 #define KV_VLLM_PREFIX "vllm-kv/"
+#define NAMES_RESERVED "lora/, warm/, kv-prefix/ or kv/"
+
+/*
+ * object_name_reserved() - return the part of a name that follows one of the prefixes that are reserved for libgpool's
+ * own objects (NAMES_RESERVED), or NULL if the name begins with none of them.
+ */
+const char *object_name_reserved(const char *name);
 
 /*
  * object_names_first(), object_names_next() - return the first or the next record that may have this name in this

@@ -25,7 +25,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 20,
+	POOL_LAYOUT_VERSION = 21,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB, which is more than any GPU has, and low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,

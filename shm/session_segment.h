@@ -289,7 +289,34 @@ struct session_header {
 	_Atomic int32_t close_error;
 	/* raised when a block is evicted without a save, after its pages are free, and at each start of an agent */
 	_Atomic uint32_t evictions;
+	/* the limit that caused the last refusal of a lease request, see lease_limit_make(); 0: none */
+	_Atomic uint64_t refusal;
 };
+
+/* What struct session_header.refusal describes. The numbers are in pages or reservations. */
+enum lease_limit {
+	LEASE_LIMIT_NONE,
+	LEASE_LIMIT_QUOTA,        /* the quota of the session, and the pages that it leases */
+	LEASE_LIMIT_TENANT,       /* the limit of the tenant, and the pages that its sessions lease */
+	LEASE_LIMIT_KEPT,         /* free pages that are kept for the minima of other tenants */
+	LEASE_LIMIT_RESERVATIONS, /* the limit of the pool, and its number of reservations */
+	/* the share of the tenants or of the user in percent, and the number of its reservations */
+	LEASE_LIMIT_TENANT_RESERVATIONS,
+	LEASE_LIMIT_USER_RESERVATIONS,
+};
+
+/* The numbers of a refusal are stored in one word, so that a worker does not mix those of two refusals. */
+static inline uint64_t lease_limit_make(enum lease_limit limit, uint32_t most, uint32_t used)
+{
+	return (uint64_t)limit << 60 | (uint64_t)(most & (UINT32_MAX >> 2)) << 30 | (used & (UINT32_MAX >> 2));
+}
+
+static inline enum lease_limit lease_limit_of(uint64_t word, uint32_t *most, uint32_t *used)
+{
+	*most = (uint32_t)(word >> 30) & (UINT32_MAX >> 2);
+	*used = (uint32_t)word & (UINT32_MAX >> 2);
+	return (enum lease_limit)(word >> 60);
+}
 
 struct session_layout {
 	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, joins, flight, bytes;

@@ -8,21 +8,10 @@
 #include <fnmatch.h>
 #include <string.h>
 
-/* Prefixes of libgpool's own objects, on which other functions of libgpool rely. */
-static const char *const prefixes[] = {"lora/", "warm/", "kv-prefix/", "kv/"};
-
-static const char *reserved_rest(const char *name)
-{
-	for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
-		if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
-			return name + strlen(prefixes[i]);
-	return NULL;
-}
-
 /* The names of some adapters end with @ and the tenants that may use them, separated by commas. */
 bool object_name_lists(const struct session *session, const char *name)
 {
-	const char *rest = reserved_rest(name), *tenant = rest ? strchr(rest, '@') : NULL,
+	const char *rest = object_name_reserved(name), *tenant = rest ? strchr(rest, '@') : NULL,
 		   *own = session->tenant->config->name;
 
 	if (!tenant)
@@ -59,12 +48,12 @@ bool object_adapter_allowed(const struct session *session, const char *name, con
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library)
 {
-	const char *rest = reserved_rest(name);
+	const char *rest = object_name_reserved(name);
 
 	if (!name[0])
 		return "the name is empty";
 	if (rest && !of_library)
-		return "names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library";
+		return "names that begin with " NAMES_RESERVED " are reserved for the library";
 	if (!object_name_lists(session, name))
 		return "the name ends with other tenants";
 	return NULL;

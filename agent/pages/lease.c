@@ -784,6 +784,21 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	return 0;
 }
 
+void lease_note_refusal(struct session *session, uint32_t need, int error)
+{
+	const struct tenant *tenant = session->tenant;
+	uint32_t kept = error == -ENOSPC ? kept_from(session->pool, tenant) : 0;
+	uint64_t refusal = 0;
+
+	if (error == -EDQUOT)
+		refusal = need > session_room(session)
+			? lease_limit_make(LEASE_LIMIT_QUOTA, session->limit, session->leased)
+			: lease_limit_make(LEASE_LIMIT_TENANT, tenant->limit, tenant->leased);
+	else if (kept)
+		refusal = lease_limit_make(LEASE_LIMIT_KEPT, kept, free_pages(session->pool, 0));
+	atomic_store_explicit(&session->segment.header->refusal, refusal, memory_order_relaxed);
+}
+
 void lease_initial(struct session *session, uint32_t pages)
 {
 	struct pool *pool = session->pool;

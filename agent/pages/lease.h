@@ -28,6 +28,11 @@ struct lease_grant {
  * Return: 0, -EPERM, -EDQUOT, -ENOSPC.
  */
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant);
+/*
+ * lease_note_refusal() - store the limit that caused the refusal of a request (-EDQUOT or -ENOSPC) in the session's
+ * segment, for the text of the worker's error.
+ */
+void lease_note_refusal(struct session *session, uint32_t need, int error);
 /* lease_chain() - write the first run_count of pool->runs, in order, into the entries that the worker reads. */
 void lease_chain(const struct session *session, uint32_t run_count);
 /* lease_grant_undo() - take back a grant whose request the worker has cancelled. */

@@ -321,6 +321,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 				.value = (uint64_t)-error},
 			waiter->started_ns);
 		shortage(session, slot);
+		lease_note_refusal(session, waiter->want.need, error);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
 		refuse(session, waiter, error);

@@ -69,9 +69,17 @@ static void assign(const struct pool *pool, uint32_t run_count, uint32_t index)
 
 /* ---- make ---- */
 
-static bool share_left(const struct session *session)
+static void refusal_set(struct session *session, enum lease_limit limit, uint32_t most, uint32_t used)
+{
+	atomic_store_explicit(
+		&session->segment.header->refusal, lease_limit_make(limit, most, used), memory_order_relaxed);
+}
+
+/* Return true if the session may have one more reservation. Otherwise, store the limit for the worker's error text. */
+static bool share_left(struct session *session)
 {
 	const struct pool *pool = session->pool;
+	const struct config *config = &pool->agent->config;
 	struct share_use use = {0};
 
 	for (uint32_t index = 1; index < POOL_RESERVATIONS; index++) {
@@ -83,8 +91,18 @@ static bool share_left(const struct session *session)
 		use.of_user += maker->uid == session->uid;
 		use.of_tenant[maker->tenant - pool->tenants]++;
 	}
-	return share_check(pool, session->tenant, session->uid, &use, POOL_RESERVATIONS - 1, POOL_RESERVATIONS - 1) ==
-		SHARE_LEFT;
+	switch (share_check(pool, session->tenant, session->uid, &use, POOL_RESERVATIONS - 1, POOL_RESERVATIONS - 1)) {
+	case SHARE_LEFT: return true;
+	case SHARE_NONE_LEFT: refusal_set(session, LEASE_LIMIT_RESERVATIONS, POOL_RESERVATIONS - 1, use.all); break;
+	case SHARE_OF_OTHER_TENANTS:
+		refusal_set(session, LEASE_LIMIT_TENANT_RESERVATIONS, config->limits.tenant_percent,
+			use.of_tenant[session->tenant - pool->tenants]);
+		break;
+	case SHARE_OF_USER_USED:
+		refusal_set(session, LEASE_LIMIT_USER_RESERVATIONS, config->limits.user_percent, use.of_user);
+		break;
+	}
+	return false;
 }
 
 int reservation_make(struct session *session, const struct lease_want *want, struct lease_grant *grant)
@@ -96,6 +114,8 @@ int reservation_make(struct session *session, const struct lease_want *want, str
 
 	if (want->reservation >> RESERVATION_SESSION_SHIFT != session->id || find(pool, want->reservation))
 		return -EINVAL;
+	if (!index)
+		refusal_set(session, LEASE_LIMIT_RESERVATIONS, POOL_RESERVATIONS - 1, POOL_RESERVATIONS - 1);
 	if (!index || !share_left(session))
 		return -EUSERS;
 	error = lease_grant(session, want, grant);

@@ -1,6 +1,7 @@
 #include "client/core/attach_call.h"
 
 #include "client/core/interrupt.h"
+#include "client/core/last_error.h"
 #include "client/core/patience.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
@@ -112,5 +113,8 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 		length = pool_gone(pool) ? -EPIPE : -ETIMEDOUT;
 	} while (length == -ETIMEDOUT && patience_ms(&patience, AGAIN_MS));
 	turn_end(pool);
-	return length == -ECONNRESET ? -EPIPE : length;
+	if (length == -ECONNRESET || length == -EPIPE)
+		return fail_gone(pool);
+	return length == -ETIMEDOUT ? fail(length, "the agent has not answered within %d ms", call->timeout_ms)
+				    : length;
 }

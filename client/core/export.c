@@ -122,7 +122,7 @@ static int page_share(struct gpool *pool)
 		return 0;
 	length = attach_call(pool, &call);
 	if (length < 0)
-		return length == -EMFILE ? length : -EPIPE;
+		return length == -EMFILE ? length : fail_silent(pool, pool->answer_ms);
 	if (msg_decode_timeline_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error) {
@@ -152,7 +152,8 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
-	int error = fail(-EUSERS, "all %d events for exported fences have unfinished work", EXPORT_EVENTS);
+	int error = fail(-EUSERS, "all %d events for exported fences have unfinished work, the limit; wait for a fence",
+		EXPORT_EVENTS);
 
 	if (exports->event_count < EXPORT_EVENTS) {
 		error = gpu_event_create(pool->gpu, GPU_EVENT_INTERPROCESS, &exports->events[exports->event_count]);

@@ -26,24 +26,33 @@ struct fence_ticket {
 };
 static_assert(sizeof(struct fence_ticket) == sizeof(struct gpool_fence_handle), "one is copied into the other");
 
-/* fence_ticket_read() - read a ticket. Return: 0, or -EINVAL if it was not written by an export. */
-static inline int fence_ticket_read(const struct gpool_fence_handle *handle, struct fence_ticket *ticket)
+static inline bool fence_ticket_type_known(const struct fence_ticket *ticket)
+{
+	return ticket->handle_type >= GPOOL_FENCE_HANDLE_SIGNALED && ticket->handle_type <= GPOOL_FENCE_HANDLE_EVENT;
+}
+
+/* fence_ticket_zeros() - return true if all bytes that must be zero are zero. */
+static inline bool fence_ticket_zeros(const struct fence_ticket *ticket)
 {
 	static const uint8_t zeros[GPU_IPC_BYTES];
 
+	return !ticket->zero && !memcmp(ticket->more, zeros, sizeof(ticket->more)) &&
+		(ticket->handle_type == GPOOL_FENCE_HANDLE_EVENT || !memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)));
+}
+
+/* fence_ticket_read() - read a ticket. Return: 0, or -EINVAL if it was not written by an export. */
+static inline int fence_ticket_read(const struct gpool_fence_handle *handle, struct fence_ticket *ticket)
+{
 	memcpy(ticket, handle, sizeof(*ticket));
-	if (ticket->magic != FENCE_TICKET_MAGIC || ticket->version != FENCE_TICKET_VERSION || ticket->zero ||
-		memcmp(ticket->more, zeros, sizeof(ticket->more)))
-		return -EINVAL;
-	if (ticket->handle_type != GPOOL_FENCE_HANDLE_EVENT && memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)))
+	if (!fence_ticket_type_known(ticket) || ticket->magic != FENCE_TICKET_MAGIC ||
+		ticket->version != FENCE_TICKET_VERSION || !fence_ticket_zeros(ticket))
 		return -EINVAL;
 	if (ticket->handle_type == GPOOL_FENCE_HANDLE_SIGNALED)
 		return 0;
-	if ((ticket->handle_type != GPOOL_FENCE_HANDLE_TIMELINE && ticket->handle_type != GPOOL_FENCE_HANDLE_EVENT) ||
-		!ticket->slot || ticket->slot >= SESSION_TIMELINES || !ticket->session ||
-		ticket->session >= POOL_SESSIONS || !ticket->value || ticket->value >> 48)
-		return -EINVAL;
-	return 0;
+	return !ticket->slot || ticket->slot >= SESSION_TIMELINES || !ticket->session ||
+			ticket->session >= POOL_SESSIONS || !ticket->value || ticket->value >> 48
+		? -EINVAL
+		: 0;
 }
 
 #endif

@@ -364,6 +364,11 @@ static int import_look(struct gpool *pool, struct gpool_fence fence)
 		if (ours > import->signaled && !import->error)
 			import_refresh(pool, import);
 		state = ours <= import->signaled ? 1 : import->error;
+		if (state == -EPIPE)
+			fail(state,
+				"gpoold was found not running, so the end of the process that exported fence 0x%llx "
+				"would not be noticed; close the fence",
+				(unsigned long long)fence.value);
 		if (state == -EIO || state == -ESRCH)
 			fail(state, "the %s that exported fence 0x%llx has %s",
 				state == -EIO ? "GPU of the process" : "process", (unsigned long long)fence.value,
@@ -586,23 +591,40 @@ static COLD void fail_import(const struct fence_ticket *ticket, int error)
 			ticket->session);
 }
 
+/* Describe the first field of a handle that gpool_fence_export() would not have written. */
+static COLD int fail_ticket(const struct fence_ticket *ticket)
+{
+	const char *bound = "the handle was not created by gpool_fence_export(), or was changed";
+
+	if (!fence_ticket_type_known(ticket))
+		return fail(-EINVAL, "%s: its handle_type is %u; it must be %d to %d", bound, ticket->handle_type,
+			GPOOL_FENCE_HANDLE_SIGNALED, GPOOL_FENCE_HANDLE_EVENT);
+	if (ticket->magic != FENCE_TICKET_MAGIC)
+		return fail(-EINVAL, "%s: bytes 4 to 7 are 0x%08x; they must be 0x%08x", bound, ticket->magic,
+			FENCE_TICKET_MAGIC);
+	if (ticket->version != FENCE_TICKET_VERSION)
+		return fail(-EINVAL, "%s: its version is %u; this library has version %d", bound, ticket->version,
+			FENCE_TICKET_VERSION);
+	if (!fence_ticket_zeros(ticket))
+		return fail(-EINVAL, "%s: bytes that must be 0 are not; pass all %zu bytes unchanged", bound,
+			sizeof(struct gpool_fence_handle));
+	return fail(-EINVAL, "%s: session %u, stream slot %u and fence number %llu are not those of a fence", bound,
+		ticket->session, ticket->slot, (unsigned long long)ticket->value);
+}
+
 int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence)
 {
 	struct gpool_fence imported = {0};
 	struct fence_ticket ticket;
-	int error;
+	int error = 0;
 
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->session_kind)
 		return fail_kind(pool);
-	error = fence_ticket_read(handle, &ticket);
 	/* Fences of this session are not imported, and a driver refuses its own events. */
-	if (error)
-		return fail(-EINVAL,
-			"the handle was not created by gpool_fence_export(): its handle_type is %u; pass all %zu bytes "
-			"unchanged",
-			handle->handle_type, sizeof(*handle));
+	if (fence_ticket_read(handle, &ticket))
+		return fail_ticket(&ticket);
 	if (ticket.handle_type != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
 		return fail(-EINVAL, "the fence was exported by this session and cannot be imported in it");
 	pthread_mutex_lock(&pool->imports->turn);

@@ -46,7 +46,7 @@ static int page_ask(struct gpool *pool, uint32_t session, int *fd)
 	int length = attach_call(pool, &call);
 
 	if (length < 0)
-		return length == -EMFILE ? length : -EPIPE;
+		return length == -EMFILE ? length : fail_silent(pool, pool->answer_ms);
 	if (msg_decode_timeline_reply(&reply, answer, (size_t)length) || (call.fd_count != 0) != (reply.error == 0)) {
 		for (size_t i = 0; i < call.fd_count; i++)
 			close(*fd);
@@ -222,7 +222,7 @@ static int event_find(struct gpool *pool, struct import_sources *sources, const 
 	if (found)
 		found->refs++;
 	else if (!event_make_room(pool, sources))
-		error = fail(-EUSERS, "all imported events are in use");
+		error = fail(-EUSERS, "%d imported events are in use, the limit; close their fences", IMPORT_EVENTS);
 	pthread_mutex_unlock(&sources->lock);
 	*event = found;
 	return error;

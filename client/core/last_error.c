@@ -3,10 +3,12 @@
 #include "client/core/block.h"
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
+#include "shm/object_names.h"
 #include "shm/session_segment.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local struct {
@@ -127,7 +129,8 @@ int fail_examined(const struct gpool *pool, const struct gpool_block *block)
 
 int fail_unpinned(const struct gpool_block *block)
 {
-	return fail(-EINVAL, "the block at page %u is not pinned", block->page);
+	return fail(-EINVAL, "the block at page %u is not pinned; gpool_discard() frees a block without a pin",
+		block->page);
 }
 
 int fail_timeout(int timeout_ms)
@@ -144,6 +147,32 @@ int fail_kind(const struct gpool *pool)
 {
 	return fail(-EPERM, "not permitted in a session that was opened with %s",
 		pool->session_kind == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
+}
+
+int fail_gone(const struct gpool *pool)
+{
+	const struct session_header *header = pool->session.header;
+	int why = atomic_load_explicit(&header->close_error, memory_order_relaxed);
+
+	if (!atomic_load_explicit(&header->closed, memory_order_acquire))
+		return fail(-EPIPE, "gpoold is not running: the connection of session %u is closed", pool->id);
+	return fail(-EPIPE,
+		"the agent has ended session %u (%s; the log of gpoold has the details); close the pool and open it "
+		"again",
+		pool->id, why == -EPIPE ? "gpoold was restarted" : strerror(abs(why)));
+}
+
+int fail_silent(const struct gpool *pool, int64_t timeout_ms)
+{
+	return pool_gone(pool) ? fail_gone(pool)
+			       : fail(-EPIPE, "the agent has not answered within %lld ms; check that gpoold is running",
+					 (long long)(timeout_ms < 0 ? pool->answer_ms : timeout_ms));
+}
+
+int fail_reserved(const char *name)
+{
+	return fail(-EPERM, "object '%.*s': names that begin with " NAMES_RESERVED " are reserved for the library",
+		POOL_OBJECT_NAME_BYTES - 1, name);
 }
 
 int fail_asleep(void)

@@ -33,6 +33,12 @@ int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noin
 
 /* fail_kind() - describe a session that is an observer or admin. Return: -EPERM. */
 int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__((noinline, cold));
+/* fail_gone() - describe an agent that has ended the session or is not running. Return: -EPIPE. */
+int fail_gone(const struct gpool *pool) __attribute__((noinline, cold));
+/* fail_silent() - describe an agent that has not answered in time; timeout_ms: below 0: no limit. Return: -EPIPE. */
+int fail_silent(const struct gpool *pool, int64_t timeout_ms) __attribute__((noinline, cold));
+/* fail_reserved() - describe a name of an object that is reserved for the library. Return: -EPERM. */
+int fail_reserved(const char *name) __attribute__((noinline, cold));
 /* fail_asleep() - describe a session that is asleep. Return: -EHOSTDOWN. */
 int fail_asleep(void) __attribute__((noinline, cold));
 /* fail_address() - describe an address at which no allocation of gpool_malloc_async() begins. Return: -EINVAL. */

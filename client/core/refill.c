@@ -98,7 +98,7 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 		struct timespec until;
 
 		if (!patience_ms(&patience, LOOK_MS) || pool_gone(pool)) {
-			slot = -EPIPE;
+			slot = fail_silent(pool, timeout_ms < 0 ? -1 : (int64_t)timeout_ms + pool->answer_ms);
 			break;
 		}
 		pthread_mutex_unlock(&pool->request_lock);
@@ -163,11 +163,13 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 
 	while (atomic_load_explicit(state, memory_order_acquire) == word) {
 		if (!patience_ms(&patience, LOOK_MS))
-			return request_cancel(pool, slot, word);
+			return request_cancel(pool, slot, word)
+				? fail_silent(pool, (int64_t)timeout_ms + pool->answer_ms)
+				: 0;
 		if (patience.looked_ns - looked >= LOOK_MS * UINT64_C(1000000)) {
 			looked = patience.looked_ns;
 			if (pool_gone(pool))
-				return request_cancel(pool, slot, word);
+				return request_cancel(pool, slot, word) ? fail_gone(pool) : 0;
 		}
 		if (may_interrupt && wait_interrupted())
 			return request_cancel(pool, slot, word) ? -EINTR : 0;
@@ -256,25 +258,59 @@ static void shortage_object_read(
 	session_name_read(pool, object->session, object->session_name);
 }
 
+/* Describe a refusal because of a limit; struct session_header.refusal has its numbers. */
+static int limit_fail(const struct gpool *pool, uint32_t need)
+{
+	const struct session_record *own = &pool->segment.sessions[pool->id];
+	uint32_t most, used;
+
+	switch (lease_limit_of(
+		atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used)) {
+	case LEASE_LIMIT_QUOTA:
+		return fail(-EDQUOT,
+			"the quota of the session is reached: %u needed, %u of %u pages in use; free memory of this "
+			"process, or raise quota_bytes of gpool_open() (or 'poolctl limit --session')",
+			need, used, most);
+	case LEASE_LIMIT_TENANT:
+		return fail(-EDQUOT,
+			"the limit of tenant '%.*s' is reached: %u needed, %u of %u pages in use; free memory of its "
+			"processes, or raise tenants.limit of gpoold.conf (or 'poolctl limit')",
+			(int)sizeof(own->tenant) - 1, own->tenant, need, used, most);
+	default:
+		return fail(-EDQUOT, "the limit of the tenant or the quota of the session is reached: %u needed", need);
+	}
+}
+
 /* Build the error text. Its cost is small compared with the request to the agent. */
 static int shortage_fail(const struct gpool *pool, int error, const struct gpool_oom_info *shortage)
 {
-	char holder[80] = "", handles[160] = "";
+	char holder[80] = "", handles[160] = "", kept[96] = "";
+	uint32_t most, used;
 
 	if (error == -EPERM)
-		return error;
+		return fail(error,
+			"GPOOL_ALLOC_CRITICAL is permitted only to users that may open an admin session "
+			"(access.admins) and "
+			"to tenant 'system'");
+	if (error == -EDQUOT)
+		return limit_fail(pool, shortage->needed);
+	if (lease_limit_of(atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used) ==
+		LEASE_LIMIT_KEPT)
+		snprintf(kept, sizeof(kept), "; %u free pages are kept for other tenants (tenants.minimum)",
+			most < used ? most : used);
 	if (shortage->holder)
 		snprintf(
 			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
-	if (error == -ENOSPC && pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
+	if (pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
 		snprintf(handles, sizeof(handles),
 			"; the free pages cannot be mapped side by side, because the GPU maps whole handles of %u "
 			"pages",
 			pool->header->pages_per_handle);
-	return fail(error, "%s: %u needed, %u free, %u pinned%s%s",
-		error == -ENOSPC ? "not enough free or evictable pages"
-				 : "the limit of the tenant or the quota of the session is reached",
-		shortage->needed, shortage->free, shortage->pinned, holder, handles);
+	return fail(error,
+		"not enough free or evictable pages: %u needed, %u free, %u pinned%s%s; the pool has %u pages "
+		"(pools.size), %u of them reserved%s",
+		shortage->needed, shortage->free, shortage->pinned, holder, handles, pool->page_count,
+		pool->page_count - pool->unreserved, kept);
 }
 
 /* Read a refusal. No pages were granted; the cause is stored in the thread's `shortage`. */
@@ -361,7 +397,7 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 	int error = -EAGAIN;
 
 	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
-		return -EPIPE;
+		return fail_gone(pool);
 	for (int tries = 0; tries < 3 && error == -EAGAIN; tries++)
 		error = refill_once(pool, cache, need, flags, timeout_ms, first);
 	stat_add(cache, &cache->stats->refills);
@@ -380,7 +416,7 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 	int slot;
 
 	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
-		return -EPIPE;
+		return fail_gone(pool);
 	slot = slot_acquire(pool, -1);
 	if (slot < 0)
 		return slot;
@@ -407,7 +443,9 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 {
 	if (atomic_load_explicit(&pool->session.requests[ticket->slot].state, memory_order_seq_cst) != ticket->word)
 		return 0;
-	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
+	if (!pool_gone(pool))
+		return -EAGAIN;
+	return request_cancel(pool, ticket->slot, ticket->word) ? fail_gone(pool) : 0;
 }
 
 /* Read the answer to LEASE_RESTORE, which is a chain of runs, or to LEASE_RESERVE, or a refusal. */

@@ -47,7 +47,7 @@ int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uin
 	if (error_text)
 		*error_text = '\0';
 	if (pool_gone(pool))
-		return -EPIPE;
+		return fail_gone(pool);
 	pthread_mutex_lock(&pool->control_lock);
 	if (!pool->control)
 		length = control_open(pool->control_url, &pool->control);
@@ -55,7 +55,7 @@ int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uin
 		length = control_call(pool->control, pool->token, request, request_bytes, reply, capacity, timeout_ms);
 	pthread_mutex_unlock(&pool->control_lock);
 	if (length == -ETIMEDOUT && pool_gone(pool))
-		return -EPIPE;
+		return fail_gone(pool);
 	if (length >= 0) {
 		int error = reply_error(reply, (size_t)length, error_text);
 

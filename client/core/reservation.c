@@ -20,6 +20,33 @@ static uint64_t number_next(const struct gpool *pool)
 	return (uint64_t)pool->id << RESERVATION_SESSION_SHIFT | (next & mask);
 }
 
+/* Describe the limit of reservations that is reached; struct session_header.refusal has its numbers. */
+static COLD int fail_share(const struct gpool *pool)
+{
+	const struct session_record *own = &pool->segment.sessions[pool->id];
+	uint32_t most, used;
+
+	switch (lease_limit_of(
+		atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used)) {
+	case LEASE_LIMIT_TENANT_RESERVATIONS:
+		return fail(-EUSERS,
+			"tenant '%.*s' has %u of the %d reservations of a pool, and the others are kept for other "
+			"tenants by limits.tenant_sessions (%u percent); release one with gpool_reservation_release(), "
+			"or lower this key",
+			(int)sizeof(own->tenant) - 1, own->tenant, used, POOL_RESERVATIONS - 1, most);
+	case LEASE_LIMIT_USER_RESERVATIONS:
+		return fail(-EUSERS,
+			"user %u has %u of the %d reservations of a pool, its share by limits.user_sessions (%u "
+			"percent); "
+			"release one with gpool_reservation_release(), or raise this key",
+			own->uid, used, POOL_RESERVATIONS - 1, most);
+	default:
+		return fail(-EUSERS,
+			"the pool has %d reservations, the limit; release one with gpool_reservation_release()",
+			POOL_RESERVATIONS - 1);
+	}
+}
+
 int gpool_reservation_create(
 	struct gpool *pool, uint32_t page_count, int timeout_ms, uint32_t duration_ms, uint64_t *reservation)
 {
@@ -52,10 +79,7 @@ int gpool_reservation_create(
 	ask.tag = number_next(pool);
 	error = lease_ask(pool, &ask);
 	if (error == -EUSERS)
-		return fail(error,
-			"the pool has %d reservations, or this tenant or user has its share of them "
-			"(limits.tenant_sessions, limits.user_sessions)",
-			POOL_RESERVATIONS - 1);
+		return fail_share(pool);
 	if (!error)
 		*reservation = ask.tag;
 	return error;

@@ -204,7 +204,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 		return fail(-EINVAL, "the name of the role has bytes that are not printable UTF-8");
 	length = attach_call(pool, &call);
 	if (length < 0)
-		return length == -EINTR ? -EAGAIN : -EPIPE;
+		return length == -EINTR ? -EAGAIN : fail_silent(pool, pool->answer_ms);
 	doubts_end(pool);
 	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)
 		return -EPROTO;
@@ -231,7 +231,7 @@ static int role_wait(const struct gpool *pool, const struct role_record *record,
 		if (holder == pool->id)
 			return 0;
 		if (pool_gone(pool))
-			return -EPIPE;
+			return fail_gone(pool);
 		if (timeout_ms >= 0) {
 			uint64_t waited = monotonic_ns() - start, limit = (uint64_t)timeout_ms * 1000000;
 

@@ -632,7 +632,9 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		pthread_mutex_unlock(&opened->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
-	return opened ? error : fail(-EUSERS, "the session has %d open streams, the limit", SESSION_TIMELINES - 1);
+	return opened ? error
+		      : fail(-EUSERS, "the session has %d open streams and imported ones, the limit; close one",
+				SESSION_TIMELINES - 1);
 }
 
 int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
@@ -672,6 +674,12 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 	pool_sweep(pool);
 }
 
+/* Describe addresses that the back end has rejected. */
+static int work_queued(int error)
+{
+	return unlikely(error == -EINVAL) ? fail(error, "%s", gpu_error_text()) : error;
+}
+
 int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes)
 {
 	struct stream *found;
@@ -683,7 +691,7 @@ int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_closed(pool, stream);
-	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_host_signaled(stream);
+	error = found->gpu ? work_queued(gpu_copy(pool->gpu, to, from, bytes, found->gpu)) : fail_host_signaled(stream);
 	return stream_unlock(pool, found, error);
 }
 
@@ -700,8 +708,11 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 		return fail_closed(pool, stream);
 	if (bytes % 4)
 		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
+	else if (to % 4)
+		error = fail(-EINVAL, "to is 0x%llx, which is not a multiple of 4", (unsigned long long)to);
 	else
-		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_host_signaled(stream);
+		error = found->gpu ? work_queued(gpu_fill(pool->gpu, to, value, bytes, found->gpu))
+				   : fail_host_signaled(stream);
 	return stream_unlock(pool, found, error);
 }
 
@@ -1140,7 +1151,8 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 	pthread_mutex_unlock(&pool->streams->lock);
 	return error     ? error
 		: stream ? 0
-			 : fail(-EUSERS, "the session has %d open streams, the limit", SESSION_TIMELINES - 1);
+			 : fail(-EUSERS, "the session has %d open streams and imported ones, the limit; close one",
+				   SESSION_TIMELINES - 1);
 }
 
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)

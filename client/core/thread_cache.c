@@ -1,6 +1,7 @@
 /* thread_cache.c - create and destroy thread caches, and the registry of the pools that they belong to. */
 #include "client/core/thread_cache.h"
 
+#include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "shm/lease_bitmap.h"
 
@@ -190,7 +191,8 @@ int thread_cache_pool_open(struct gpool *pool)
 		error = 0;
 	}
 	pthread_mutex_unlock(&registry.lock);
-	return error;
+	return error ? fail(error, "this process has %d open pools, the limit; close one with gpool_close()", POOLS_MAX)
+		     : 0;
 }
 
 void thread_cache_pool_close(struct gpool *pool)

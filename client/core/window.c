@@ -1,6 +1,7 @@
 #include "client/core/window.h"
 
 #include "client/core/attach_call.h"
+#include "client/core/last_error.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/invariant.h"
@@ -330,9 +331,11 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
  * error_of() - return the error of a mapping that failed: -EPIPE if the agent, from which descriptors are fetched, does
  * not answer.
  */
-static int error_of(int error)
+static int error_of(const struct gpool *pool, int error)
 {
-	return error == -EPIPE || error == -ETIMEDOUT ? -EPIPE : error ? -ENOMEM : 0;
+	if (error == -EPIPE || error == -ETIMEDOUT)
+		return fail_silent(pool, pool->answer_ms);
+	return error ? -ENOMEM : 0;
 }
 
 /* Return a handle. If it is not imported, the caller must not hold window->lock. */
@@ -349,7 +352,7 @@ static int handle_get(struct gpool *pool, uint32_t index, uint64_t *handle)
 	if (!error)
 		*handle = handle_at(window, index);
 	pthread_mutex_unlock(&window->lock);
-	return error_of(error);
+	return error_of(pool, error);
 }
 
 /* ---- mapping ---- */
@@ -460,7 +463,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 	/*
 	 * If the mapping of a run failed, earlier runs stay mapped: they are leased to this session and will be used.
 	 */
-	return error_of(error);
+	return error_of(pool, error);
 }
 
 int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
@@ -499,7 +502,7 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	if (handle < end && !window->sources)
 		error = handles_fetch(pool, handle, end);
 	pthread_mutex_unlock(&window->lock);
-	return error_of(error);
+	return error_of(pool, error);
 }
 
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly)

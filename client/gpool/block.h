@@ -511,6 +511,9 @@ GPOOL_API int gpool_reservation_create(
  *
  * @reservation: its number; 0: none, calls take pages from the pool again
  *
+ * The number replaces that of an earlier call of the thread: calls do not nest. A function that uses a reservation for
+ * a part of its work must afterwards set the number that its caller uses.
+ *
  * Calls that need pages, such as gpool_alloc() and gpool_range_commit(), first use idle pages of this session. They
  * take over the other pages from the reservation, and take none from the rest of the pool. If the reservation has
  * enough pages left, the agent refuses the request only if it would exceed the quota of this session (-EDQUOT). The

@@ -66,14 +66,15 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 /*
  * gpool_object_create() - begin building an object.
  *
- * @name:    at most 127 bytes. Names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library
+ * @name:    at most 127 bytes. Names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library, and
+ *           refused with -EPERM
  * @options: NULL: immutable, no flags
  * @object: receives the handle, for gpool_object_publish() or gpool_object_abort()
  *
  * Until its publication the object is private to this process and is freed when the process ends.
  *
  * Return: 0, -EINVAL (name, role, flag, PRIVATE with DOMAIN_WRITE, class; PINNED or cost_us with a class other than
- * PINNABLE), -E2BIG, -EPERM (an observer or admin), -ENOMEM, -ECHILD.
+ * PINNABLE), -E2BIG, -EPERM (an observer or admin; a reserved name), -ENOMEM, -ECHILD.
  * Threads: one at a time for each object until it is published, any afterwards. Cost: no system call.
  */
 GPOOL_API int gpool_object_create(

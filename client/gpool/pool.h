@@ -103,12 +103,13 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  * @options: NULL: the defaults
  * @pool:    receives the handle; release it with gpool_close()
  *
- * Each call creates a new session; a process can have 16. The strings of the options are copied. Once the agent has
- * accepted the connection, the call waits for its answer for another timeout_ms, or for 10 seconds if timeout_ms is 0.
- * A quota set with poolctl(1) replaces quota_bytes until the configuration is reloaded.
+ * Each call creates a new session; a process can have 16 at a time. The strings of the options are copied. Once the
+ * agent has accepted the connection, the call waits for its answer for another timeout_ms, or for 10 seconds if
+ * timeout_ms is 0. A quota set with poolctl(1) replaces quota_bytes until the configuration is reloaded.
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag, a field out of range, a directory, pool or tenant whose name is too long
+ *   -EINVAL     an unknown flag, a field out of range, a pool or tenant whose name is too long, or a directory whose
+ *               path has more than 100 bytes
  *   -E2BIG      options of a newer library, with a field set that this library does not have
  *   -ENOENT     no agent listens in the directory when timeout_ms has passed
  *   -ETIMEDOUT  the agent did not answer in time, or ended while it handled the request

@@ -87,9 +87,9 @@ GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
  * An address may also be registered host memory. A copy from or to an address that is not mapped fails when the stream
  * executes it. With `cuda`, such a fault ends the context of the process, and all later calls of the driver fail.
  *
- * Return: 0, -EINVAL (not open, or host-signaled; with `host`, also an address that is neither reserved nor
- * registered), -EIO (the GPU or its driver failed), -ENODEV (the GPU driver failed), -ENOMEM, -ECHILD.
- * Cost: one driver call.
+ * Return: 0, -EINVAL (not open, or host-signaled; an address is 0; with `host`, also an address that is neither
+ * reserved nor registered, or a length that exceeds that memory), -EIO (the GPU or its driver failed), -ENODEV (the GPU
+ * driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
  */
 GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
 

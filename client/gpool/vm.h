@@ -66,7 +66,8 @@ GPOOL_ASSERT_SIZE(gpool_range_options, 40);
  *   -EINVAL     page_count is 0 or exceeds the pool; a flag; an unknown class or usage; timeout_ms below -1; an
  *               immutable range without a name, or another range with one
  *   -EHOSTDOWN  the session is asleep
- *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -E2BIG, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
+ *   -EPERM      the session is an observer or admin; a name that is reserved for the library (gpool_object_create())
+ *   -ENOSPC, -EDQUOT, -ENOMEM, -E2BIG, -EPIPE, -EINTR, -ECHILD  as gpool_alloc()
  *
  * Cost: one request to the agent, a mapping for each driver handle (one page, unless handles have several) and one
  * access call.

@@ -100,7 +100,8 @@ int group_order(struct gpool_kv_group *group, uint32_t member, struct gpool_kv_o
 		return fail(to->broken, "cache %u of the group can no longer be reached", member);
 	error = to->cache ? gpool_kv_execute(to->cache, order) : to->send(to->context, order);
 	if (!error && !to->cache && order->result < 0)
-		return fail(order->result, "cache %u of the group, in another process, returned the error", member);
+		return fail(order->result, "cache %u of the group, in another process, returned this error: %s", member,
+			gpool_strerror(order->result));
 	if (!error && order->result <= most)
 		return order->result;
 	error = !error ? -EPROTO : error < 0 ? error : -ECONNRESET;
@@ -193,9 +194,9 @@ int group_running(const struct group_row *row)
 {
 	if (row->torn)
 		return fail_torn(row->members[0]);
-	return row->preempted
-		? fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)row->members[0])
-		: 0;
+	return row->preempted ? fail(-EAGAIN, "sequence 0x%llx of the group is preempted; resume it first",
+					(unsigned long long)row->members[0])
+			      : 0;
 }
 
 /* A group without a cache of this process cannot know that it is used after fork(). */
@@ -526,7 +527,7 @@ int group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t token
 	struct gpool_kv_order order = {.verb = GPOOL_KV_ORDER_SLOT};
 	struct group_row *row;
 	uint32_t first, at;
-	int error = tokens ? group_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0");
+	int error = tokens ? group_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0; the minimum is 1");
 
 	if (!error)
 		error = group_running(row);

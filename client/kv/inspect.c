@@ -284,11 +284,16 @@ int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &of);
 	if (!error && !of->lossy)
-		error = -ENODATA;
+		error = fail(-ENODATA, "sequence 0x%llx was not offloaded with GPOOL_KV_OFFLOAD_INT8",
+			(unsigned long long)sequence);
 	else if (!error)
 		known = gpool_fence_done(kv->pool, of->loss_known);
 	if (!error && known <= 0)
-		error = known ? known : -EAGAIN;
+		error = known ? known
+			      : fail(-EAGAIN,
+					"stream %u has not yet converted sequence 0x%llx to int8; wait for the stream "
+					"and call again",
+					kv->stream, (unsigned long long)sequence);
 	if (!error) {
 		found.max_error = kv->losses[kv_row(kv, of)].max_error;
 		found.relative_error = isinf(found.max_error) ? INFINITY : relative(&kv->losses[kv_row(kv, of)]);

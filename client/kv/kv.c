@@ -49,7 +49,8 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	options->max_sequence_tokens =
 		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x, of which some are unknown", options->flags);
+		return fail(
+			-EINVAL, "flags are 0x%x, of which 0x%x are unknown", options->flags, options->flags & ~known);
 	if (!(options->flags & GPOOL_KV_PREFIXES) && option_of_prefixes(options))
 		return fail(-EINVAL, "%s requires GPOOL_KV_PREFIXES", option_of_prefixes(options));
 	if (shape->block_tokens > BLOCK_TOKENS_MAX || shape->block_tokens & (shape->block_tokens - 1))

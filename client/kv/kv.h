@@ -154,6 +154,12 @@ static inline uint32_t kv_row(const struct gpool_kv *kv, const struct kv_sequenc
 	return (uint32_t)(sequence - kv->sequences);
 }
 
+/* kv_number() - return the number by which programs refer to the sequence. */
+static inline uint64_t kv_number(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	return (uint64_t)atomic_load_explicit(&sequence->generation, memory_order_relaxed) << 32 | kv_row(kv, sequence);
+}
+
 static inline int32_t *kv_table(const struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	return kv->tables + (size_t)kv_row(kv, sequence) * kv->columns;
@@ -172,7 +178,6 @@ static inline uint32_t kv_blocks_for(const struct gpool_kv *kv, uint32_t tokens)
 
 /* kv_find() - find a sequence by its number. Return: 0, -EINVAL, -ESTALE. */
 int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
-uint64_t kv_number(const struct gpool_kv *kv, const struct kv_sequence *sequence);
 
 /* kv_set_entry() - set an entry and mark it for the copy to the device. */
 void kv_set_entry(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block);

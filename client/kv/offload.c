@@ -17,10 +17,11 @@
  * Convert an error of saved content. A stale block has been evicted and lost its content, because only this cache can
  * free it.
  */
-static int kept_error(int error)
+static int kept_error(const struct gpool_kv *kv, const struct kv_sequence *sequence, int error)
 {
 	return error == -ESTALE || error == -EBADMSG
-		? fail(-ENODATA, "the saved content of the sequence was evicted, or its checksum is wrong")
+		? fail(-ENODATA, "the saved content of sequence 0x%llx was evicted, or its checksum is wrong",
+			  (unsigned long long)kv_number(kv, sequence))
 		: error;
 }
 
@@ -81,7 +82,7 @@ int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence)
 	error = ranges_enter(kv->pool->ranges);
 	if (error)
 		return error;
-	error = kept_error(load_from(kv, sequence));
+	error = kept_error(kv, sequence, load_from(kv, sequence));
 	ranges_leave(kv->pool->ranges);
 	if (!error)
 		kv->offload_loads++;
@@ -184,7 +185,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 	if (!result && found->state == GPOOL_KV_RUNNING)
 		result = fail(-EALREADY, "sequence 0x%llx is running", (unsigned long long)sequence);
 	else if (!result && found->saved && found->saved->pieces)
-		result = kept_error(pieces_fetch(kv, found));
+		result = kept_error(kv, found, pieces_fetch(kv, found));
 	pthread_mutex_unlock(&kv->lock);
 	return result;
 }

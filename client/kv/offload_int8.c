@@ -127,5 +127,8 @@ int int8_wait(struct gpool_kv *kv, const struct kv_sequence *sequence)
 
 	if (error)
 		return error;
-	return isinf(kv->losses[kv_row(kv, sequence)].max_error) ? -ENODATA : 0;
+	return isinf(kv->losses[kv_row(kv, sequence)].max_error)
+		? fail(-ENODATA, "sequence 0x%llx has elements that are not finite, which int8 cannot represent",
+			  (unsigned long long)kv_number(kv, sequence))
+		: 0;
 }

@@ -20,11 +20,6 @@ static uint32_t generation_next(void)
 	return generation;
 }
 
-uint64_t kv_number(const struct gpool_kv *kv, const struct kv_sequence *sequence)
-{
-	return (uint64_t)atomic_load_explicit(&sequence->generation, memory_order_relaxed) << 32 | kv_row(kv, sequence);
-}
-
 int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence)
 {
 	uint32_t row = (uint32_t)number, generation = (uint32_t)(number >> 32);
@@ -39,7 +34,8 @@ int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **seq
 
 int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
-	return fail(-EAGAIN, "sequence 0x%llx is preempted", (unsigned long long)kv_number(kv, sequence));
+	return fail(
+		-EAGAIN, "sequence 0x%llx is preempted; resume it first", (unsigned long long)kv_number(kv, sequence));
 }
 
 /* ---- tables ---- */
@@ -445,7 +441,7 @@ static COLD int append_refuse(const struct gpool_kv *kv, uint64_t number, uint32
 {
 	struct kv_sequence *found;
 
-	return tokens ? kv_find(kv, number, &found) : fail(-EINVAL, "tokens is 0");
+	return tokens ? kv_find(kv, number, &found) : fail(-EINVAL, "tokens is 0; the minimum is 1");
 }
 
 int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot)

@@ -528,7 +528,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return fail_size(filled.size);
 	/* An open object keeps its record, unless only pins prevent its eviction. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
-		return object->by_pins ? object_fail_gone(object) : -EPIPE;
+		return object->by_pins ? object_fail_gone(object) : fail_gone(object->pool);
 	return info_give(&filled, info);
 }
 

@@ -170,6 +170,8 @@ int object_unmap(struct gpool_object *object);
 int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck);
 
 /* object_build.c */
+/* A flag of gpool_object_create(), for objects of libgpool and libgpool_lora, which may have a reserved name. */
+#define OBJECT_CREATE_OWN (1u << 31)
 /*
  * object_keep() - publish a pinned, scattered block of the caller, mapped in this range, under this name and without
  * metadata. On success, its pages belong to the object, and the caller's mapping becomes read-only. On an error, *block

@@ -8,6 +8,7 @@
 #include "client/core/thread_cache.h"
 #include "client/core/window.h"
 #include "proto/codec.h"
+#include "shm/object_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,7 @@ int gpool_object_create(
 {
 	struct gpool_object_options read = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *made;
+	bool of_library;
 	int error = 0;
 
 	if (!pool->alive)
@@ -58,15 +60,20 @@ int gpool_object_create(
 		error = options_read(&read, sizeof(read), options);
 	if (error)
 		return error;
+	of_library = read.flags & OBJECT_CREATE_OWN;
+	read.flags &= ~OBJECT_CREATE_OWN;
 	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE) ||
 		(read.flags & GPOOL_OBJECT_PRIVATE && read.flags & GPOOL_OBJECT_DOMAIN_WRITE) ||
 		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		(read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return options_refuse(&read);
+	if (!of_library && name && object_name_reserved(name))
+		return fail_reserved(name);
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
+	made->of_library = of_library;
 	error = object_text_copy(made->role, sizeof(made->role), read.role, "role");
 	if (error) {
 		gpool_object_abort(made);

@@ -36,7 +36,7 @@ int range_reserve_elastic(
 	int error = reserve_options(&read, options);
 
 	if (!error && page_count == 0)
-		error = fail(-EINVAL, "page_count is 0");
+		error = fail(-EINVAL, "page_count is 0; the minimum is 1");
 	if (error)
 		return error;
 	made = range_new(pool, page_count, read.memory_class);

@@ -9,6 +9,7 @@
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "shm/doorbell.h"
+#include "shm/object_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,8 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 		return fail(-EINVAL,
 			options->name && *options->name ? "only a range of the class IMMUTABLE can have a name"
 							: "a range of the class IMMUTABLE must have a name");
-	return 0;
+	/* Publishing the range would be refused at the first gpool_sleep(). */
+	return options->name && object_name_reserved(options->name) ? fail_reserved(options->name) : 0;
 }
 
 struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t memory_class)

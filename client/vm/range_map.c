@@ -43,12 +43,8 @@ int range_reserve(struct gpool_range *range, uint64_t handles)
 	struct gpool *pool = range->pool;
 	uint64_t bytes = handles * handle_bytes(pool);
 
-	if (gpu_reserve(pool->gpu, bytes, 0, &range->va)) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for a range: %s",
-			(unsigned long long)bytes, gpu_error_text());
-		return fail(-ENOMEM, "cannot reserve %llu bytes of addresses for a range: %s",
-			(unsigned long long)bytes, gpu_error_text());
-	}
+	if (addresses_reserve(pool, bytes, &range->va))
+		return -ENOMEM;
 	range->bytes = bytes;
 	range->address = range->va;
 	return 0;

@@ -6,6 +6,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+enum {
+#ifdef __aarch64__
+	USER_ADDRESS_BITS = 48,
+#else
+	USER_ADDRESS_BITS = 47, /* of x86-64; Linux uses more bits only for processes that request it */
+#endif
+};
+
 struct vm_spaces {
 	pthread_mutex_t lock;
 	struct vm_space *all;
@@ -23,6 +31,21 @@ static void *slots_allocate(uint32_t slots)
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
+int addresses_reserve(struct gpool *pool, uint64_t bytes, uint64_t *base)
+{
+	const uint64_t most = UINT64_C(1) << USER_ADDRESS_BITS;
+
+	if (!gpu_reserve(pool->gpu, bytes, 0, base))
+		return 0;
+	pool_log(pool, POOL_LOG_ERROR, "cannot reserve addresses: %s", gpu_error_text());
+	if (bytes >= most)
+		return fail(-ENOMEM, "%llu bytes of addresses are needed; a process can have at most %llu",
+			(unsigned long long)bytes, (unsigned long long)most);
+	return fail(-ENOMEM,
+		"%llu bytes of addresses are needed, of at most %llu of a process, some of which are in use: %s",
+		(unsigned long long)bytes, (unsigned long long)most, gpu_error_text());
+}
+
 int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 {
 	uint64_t slot_bytes = pool->page_bytes * handle_pages(pool),
@@ -34,12 +57,9 @@ int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 	space->pages = slots_allocate((uint32_t)slots);
 	if (!space->pages)
 		return -ENOMEM;
-	if (gpu_reserve(pool->gpu, slots * slot_bytes, 0, &space->base)) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes,
-			gpu_error_text());
+	if (addresses_reserve(pool, slots * slot_bytes, &space->base)) {
 		munmap(space->pages, slots * sizeof(*space->pages));
-		return fail(-ENOMEM, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes,
-			gpu_error_text());
+		return -ENOMEM;
 	}
 	space->pool = pool;
 	space->slot_bytes = slot_bytes;

@@ -38,6 +38,8 @@ struct vm_space {
 int vm_open(struct gpool *pool);
 void vm_close(struct gpool *pool);
 
+/* addresses_reserve() - reserve addresses, in whole handles. Return: 0, -ENOMEM, with a text. */
+int addresses_reserve(struct gpool *pool, uint64_t bytes, uint64_t *base);
 /*
  * vm_space_open() - reserve at least `bytes` bytes of addresses. Return: 0, -ENOMEM. vm_space_close() - unmap the
  * remaining handles and free the addresses, after all GPU work has finished.

@@ -400,6 +400,7 @@ static void test_agent_disappears(void **state)
 	while ((error = gpool_alloc(pool, 1, NULL, &block)) == 0)
 		got++;
 	assert_int_equal(error, -EPIPE);
+	assert_non_null(strstr(gpool_last_error(EPIPE), "gpoold is not running: the connection of session "));
 	assert_true(got <= statistics.idle_pages + MAGAZINE_DEFAULT);
 	*(volatile uint64_t *)(uintptr_t)address = 1;
 	assert_int_equal(gpool_pin(pool, &held), 0);

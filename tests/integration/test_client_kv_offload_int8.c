@@ -342,6 +342,7 @@ static void no_form(float value, uint32_t flags)
 	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 	assert_true(isinf(loss.max_error) && isinf(loss.relative_error));
 	assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
+	assert_non_null(strstr(gpool_last_error(ENODATA), "has elements that are not finite"));
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
 	assert_int_equal(offloaded().sequences, 0);
 	assert_int_equal(offloaded().host_free_blocks, 64);
@@ -358,6 +359,33 @@ static void test_not_a_number(void **state)
 {
 	(void)state;
 	no_form(NAN, GPOOL_KV_OFFLOAD_POOL);
+}
+
+/* On `host` only: on `cuda`, calls that map memory must not be made while a stream waits for this thread. */
+static void test_conversion_is_queued(void **state)
+{
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
+	struct gpool_fence fence;
+	uint64_t sequence;
+	uint32_t timeline;
+	char text[96];
+
+	(void)state;
+	if (strcmp(harness_backend(), "host") != 0)
+		skip();
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &timeline), 0);
+	assert_int_equal(gpool_fence_record(worker, timeline, &fence), 0);
+	assert_int_equal(gpool_stream_wait(worker, kv->stream, fence), 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -EAGAIN);
+	snprintf(text, sizeof(text), "stream %u has not yet converted sequence 0x%llx", kv->stream,
+		(unsigned long long)sequence);
+	assert_non_null(strstr(gpool_last_error(EAGAIN), text));
+	assert_int_equal(gpool_fence_signal(worker, fence), 0);
+	settle();
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 }
 
 static void test_other_elements(void **state)
@@ -513,6 +541,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_again_and_again, int8_stop),
 		cmocka_unit_test_teardown(test_infinite, int8_stop),
 		cmocka_unit_test_teardown(test_not_a_number, int8_stop),
+		cmocka_unit_test_teardown(test_conversion_is_queued, int8_stop),
 		cmocka_unit_test_teardown(test_other_elements, kv_stop),
 		cmocka_unit_test_teardown(test_calls_that_fail, int8_stop),
 		cmocka_unit_test_teardown(test_interrupted_resume, int8_stop),

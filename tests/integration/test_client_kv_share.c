@@ -719,12 +719,12 @@ static struct gpool_object *fake_publish(int wrong)
 	fake.keys[0].high += wrong == 5;
 	fake.keys[3].low += wrong == 9;
 	fake.keys[4] = wrong == 9 ? fake.keys[0] : fake.keys[4];
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(worker, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, wrong == 6 ? 2 : 1, NULL, &index), 0);
 	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
 	for (uint32_t i = 0; i < C; i++)
 		*(uint64_t *)(uintptr_t)(address + i * TOKEN_BYTES) = PLAIN * 10000 + i;
-	object->of_library = true;
 	assert_int_equal(gpool_object_set(object, "kv-prefix", &fake, wrong == 7 ? sizeof(fake) - 1 : sizeof(fake)), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;

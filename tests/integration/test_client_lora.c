@@ -1201,8 +1201,8 @@ static void forge(struct gpool *pool, enum forgery forgery)
 		assert_int_equal(gpool_object_pin(object), 0);
 	assert_int_equal(gpool_object_address(object, 0, &from, &bytes), 0);
 	options.memory_class = forgery == FORGED_CLASS ? GPOOL_OBJECT_EPHEMERAL : GPOOL_OBJECT_PINNABLE;
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(pool, info.name, &options, &forged), 0);
-	forged->of_library = true;
 	assert_int_equal(
 		gpool_object_alloc(
 			forged, forgery == FORGED_SHORT ? 1 : (uint32_t)(bytes / gpool_page_bytes(pool)), NULL, &index),

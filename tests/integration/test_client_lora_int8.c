@@ -354,8 +354,8 @@ static void forge(enum forgery forgery)
 	assert_int_equal(gpool_object_pin(object), 0);
 	assert_int_equal(gpool_object_address(object, 0, &from, &bytes), 0);
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(publisher, info.name, &options, &forged), 0);
-	forged->of_library = true;
 	assert_int_equal(gpool_object_alloc(forged, (uint32_t)(bytes / gpool_page_bytes(publisher)), NULL, &index), 0);
 	assert_int_equal(gpool_object_address(forged, index, &to, &length), 0);
 	memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);

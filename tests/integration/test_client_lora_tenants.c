@@ -295,6 +295,8 @@ static int name_take(struct gpool *of_red, struct gpool *of_blue)
 
 	assert_int_equal(gpool_object_delete(of_red, info.name, 0), 0);
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(of_blue, info.name, &options, &object), -EPERM);
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(of_blue, info.name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, (uint32_t)pages, NULL, &index), 0);
 	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
@@ -302,6 +304,7 @@ static int name_take(struct gpool *of_red, struct gpool *of_blue)
 	checksums_make(values, count);
 	for (uint32_t i = 0; i < count; i++)
 		assert_int_equal(gpool_object_set(object, values[i].key, values[i].bytes, values[i].length), 0);
+	object->of_library = false;
 	assert_int_equal(gpool_object_publish(object, &version), -EPERM);
 	object->of_library = true;
 	error = gpool_object_publish(object, &version);

@@ -93,10 +93,10 @@ static struct gpool_object *published(
 	uint32_t index;
 
 	options.memory_class = memory_class;
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(worker, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
 	object->follows = follows;
-	object->of_library = true;
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
 }

@@ -188,9 +188,9 @@ static void test_objects_and_adapters(void **state)
 		uint32_t index;
 
 		how.memory_class = i ? GPOOL_OBJECT_PINNABLE : GPOOL_OBJECT_IMMUTABLE;
+		how.flags |= OBJECT_CREATE_OWN;
 		assert_int_equal(gpool_object_create(worker, names[i], &how, &objects[i]), 0);
 		assert_int_equal(gpool_object_alloc(objects[i], (uint32_t)i + 1, NULL, &index), 0);
-		objects[i]->of_library = true;
 		assert_int_equal(gpool_object_publish(objects[i], &version), 0);
 	}
 	exporter_begin();

@@ -29,6 +29,7 @@ enum { PAGES = 512, PAGE_BYTES = 512 * 1024 };
 static struct harness harness;
 static struct gpool *pool;
 static char long_name[200];
+static uint32_t work_stream;
 
 static void test_opening(void **state)
 {
@@ -55,10 +56,27 @@ static void test_opening(void **state)
 	options.tenant = "nope";
 	SAYS(gpool_open(&options, &none), -ENXIO, "nope");
 	options.tenant = NULL;
+	options.directory = long_name;
+	SAYS(gpool_open(&options, &none), -EINVAL, "the path of the directory has 199 bytes; the maximum is 100");
 	options.directory = "/nowhere";
 	SAYS(gpool_open(&options, &none), -ENOENT, "cannot connect to '/nowhere/attach': No such file or directory");
 	options.size = 2;
 	SAYS(gpool_open(&options, &none), -EINVAL, "size is 2 bytes");
+}
+
+static void test_too_many_pools(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *pools[16], *none;
+	uint32_t count = 1; /* `pool` */
+
+	(void)state;
+	options.flags = GPOOL_OPEN_OBSERVER;
+	while (count < 16)
+		assert_int_equal(gpool_open(&options, &pools[count++]), 0);
+	SAYS(gpool_open(&options, &none), -EMFILE, "this process has 16 open pools, the limit; close one");
+	while (count > 1)
+		gpool_close(pools[--count]);
 }
 
 static void test_blocks(void **state)
@@ -97,6 +115,7 @@ static void test_blocks(void **state)
 	assert_int_equal(gpool_reservation_use(pool, 0), 0);
 	assert_int_equal(gpool_alloc(pool, 500, NULL, &all), 0);
 	SAYS(gpool_alloc(pool, 20, NULL, &block), -ENOSPC, "20 needed, 12 free, 500 pinned, 500 of them by session ");
+	SAYS(gpool_alloc(pool, 20, NULL, &block), -ENOSPC, "; the pool has 512 pages (pools.size), 0 of them reserved");
 	assert_int_equal(gpool_free(pool, &all), 0);
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	wrong = block;
@@ -148,6 +167,8 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "memory_class is 9; the maximum is ");
 	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "a range of the class IMMUTABLE must have a name");
+	options.name = "kv/abc";
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EPERM, "object 'kv/abc': names that begin with lora/");
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.name = "r";
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL,
@@ -223,6 +244,8 @@ static void test_objects(void **state)
 	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the name of the object is empty");
 	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL,
 		"the name of the object has 199 bytes; the maximum is 127");
+	SAYS(gpool_object_create(pool, "lora/abc", NULL, &object), -EPERM,
+		"object 'lora/abc': names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved");
 	SAYS(gpool_object_create(pool, "a\n", NULL, &object), -EINVAL,
 		"the name of the object has bytes that are not printable UTF-8");
 	options.memory_class = 12;
@@ -290,6 +313,32 @@ static void test_roles_events_streams(void **state)
 	SAYS(gpool_stream_native(pool, stream, &native), -EINVAL, "is host-signaled");
 	SAYS(gpool_fill(pool, stream, 0, 0, 5), -EINVAL, "bytes is 5, which is not a multiple of 4");
 	gpool_stream_close(pool, stream);
+}
+
+static void test_copies(void **state)
+{
+	struct gpool_block block;
+	uint64_t address;
+
+	(void)state;
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	SAYS(gpool_fill(pool, work_stream, address + 2, 0, 4), -EINVAL, ", which is not a multiple of 4");
+	SAYS(gpool_fill(pool, work_stream, 0, 0, 4), -EINVAL, "cannot fill 4 bytes at 0x0: the address is 0");
+	SAYS(gpool_fill(pool, work_stream, UINT64_MAX - 7, 0, 16), -EINVAL,
+		"cannot fill 16 bytes at 0xfffffffffffffff8: the address is 0, or the end exceeds 2^64");
+	SAYS(gpool_copy(pool, work_stream, address, 0, 4), -EINVAL, "cannot copy 4 bytes from 0x0 to 0x");
+	SAYS(gpool_copy(pool, work_stream, address, UINT64_MAX, 4), -EINVAL, "from 0xffffffffffffffff to 0x");
+	if (!strcmp(harness_backend(), "host")) { /* the driver accepts the call, and the work fails */
+		SAYS(gpool_fill(pool, work_stream, 4096, 0, 4), -EINVAL,
+			"0x1000 is the address of neither GPU memory nor registered host memory");
+		SAYS(gpool_copy(pool, work_stream, address, 4096, 4), -EINVAL, "0x1000 is the address of neither");
+		SAYS(gpool_fill(pool, work_stream, address, 0, UINT64_C(1) << 40), -EINVAL,
+			" exceed the memory there, which ends after ");
+		SAYS(gpool_copy(pool, work_stream, address, address, UINT64_C(1) << 40), -EINVAL,
+			"1099511627776 bytes at 0x");
+	}
+	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
 /* -EIO has several causes. After a failure of the driver, the text is that of the driver, and is reported once. */
@@ -376,8 +425,6 @@ static void test_sliced_ranges(void **state)
 }
 
 /* ---- caches ---- */
-
-static uint32_t work_stream;
 
 static struct gpool_kv *make_cache(uint32_t flags)
 {
@@ -697,9 +744,12 @@ static void test_adapters(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	SAYS(gpool_lora_weights(lora, id, 0, "nothing", &part), -ENOENT,
 		"adapter 'plain' has no part for 'nothing' of layer 0");
-	SAYS(gpool_lora_unload(lora, id), -EBUSY, "adapter 'plain' is acquired");
-	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired");
-	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is in use");
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	SAYS(gpool_lora_unload(lora, id), -EBUSY,
+		"adapter 'plain' is acquired (2 times, by calls, batches and requests)");
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired (1 times, ");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is acquired (1 times, ");
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
@@ -826,7 +876,7 @@ static void test_schedulers(void **state)
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
-		"the scheduler has the maximum number of requests (requests)");
+		"the scheduler has 1 requests, the limit (option requests); finish or remove one");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
@@ -958,6 +1008,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_opening),
+		cmocka_unit_test(test_too_many_pools),
 		cmocka_unit_test(test_blocks),
 		cmocka_unit_test(test_spans),
 		cmocka_unit_test(test_ranges),
@@ -965,6 +1016,7 @@ int main(void)
 		cmocka_unit_test(test_shortages),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_roles_events_streams),
+		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_driver_failures),
 		cmocka_unit_test(test_fences),
 		cmocka_unit_test(test_scopes_and_commits),

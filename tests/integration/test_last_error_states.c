@@ -16,7 +16,9 @@
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n" \
 	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; },\n" \
 	"            { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n" \
-	"            { name = \"rose\"; domain = \"red\"; limit = \"8 pages\"; } );\n"
+	"            { name = \"rose\"; domain = \"red\"; limit = \"8 pages\"; },\n" \
+	"            { name = \"grey\"; users = [ \"3\" ]; domain = \"red\"; minimum = \"4 pages\"; unused = " \
+	"\"keep\"; } );\n"
 
 static char config_path[64];
 static struct gpool *red, *blue, *rose;
@@ -147,7 +149,10 @@ static void test_limits_of_a_tenant(void **state)
 	uint64_t address, number;
 
 	(void)state;
-	SAYS(gpool_alloc(rose, 9, NULL, &block), -EDQUOT, "9 needed");
+	SAYS(gpool_alloc(rose, 9, NULL, &block), -EDQUOT,
+		"the limit of tenant 'rose' is reached: 9 needed, 0 of 8 pages in use; free memory of its processes, "
+		"or "
+		"raise tenants.limit of gpoold.conf");
 	SAYS(gpool_range_create(rose, 9, NULL, &range), -EDQUOT, "9 needed");
 	assert_int_equal(gpool_range_reserve(rose, 9, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 0, 9, 0), -EDQUOT, "9 needed");
@@ -156,6 +161,9 @@ static void test_limits_of_a_tenant(void **state)
 	SAYS(gpool_reservation_create(rose, 9, 0, 0, &number), -EDQUOT, "9 needed");
 	assert_int_equal(gpool_alloc(red, 1, NULL, &block), 0);
 	SAYS(gpool_reservation_create(red, 64, 0, 0, &number), -ENOSPC, "64 needed, ");
+	SAYS(gpool_reservation_create(red, 64, 0, 0, &number), -ENOSPC,
+		"; the pool has 64 pages (pools.size), 0 of them reserved; 4 free pages are kept for other tenants "
+		"(tenants.minimum)");
 	SAYS(gpool_range_create(red, 64, NULL, &range), -ENOSPC, "64 needed, ");
 	assert_int_equal(gpool_range_reserve(red, 64, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 0, 64, 0), -ENOSPC, "64 needed, ");
@@ -289,7 +297,7 @@ static void test_ranges_larger_than_addresses(void **state)
 
 	(void)state;
 	SAYS(gpool_range_reserve(red, UINT32_C(1) << 31, NULL, &range), -ENOMEM,
-		"cannot reserve 1125899906842624 bytes of addresses: ");
+		"1125899906842624 bytes of addresses are needed; a process can have at most ");
 }
 
 static void test_ranges_of_objects(void **state)
@@ -358,6 +366,17 @@ static void test_waits_that_end(void **state)
 
 static void test_fences_of_others(void **state)
 {
+	static const struct {
+		size_t at; /* byte of the handle */
+		const char *text;
+	} damages[] = {
+		{0, ": its handle_type is 77; it must be 1 to 3"},
+		{4, ": bytes 4 to 7 are 0x"},
+		{8, ": its version is 77; this library has version 1"},
+		{33, ", stream slot 19"},
+		{36, ": bytes that must be 0 are not; pass all 128 bytes unchanged"},
+		{127, ": bytes that must be 0 are not; pass all 128 bytes unchanged"},
+	};
 	struct gpool *second = open_as(0, NULL, "red");
 	struct gpool_fence_handle handle, wrong;
 	struct gpool_fence fence, imported;
@@ -374,10 +393,11 @@ static void test_fences_of_others(void **state)
 	snprintf(text, sizeof(text), "session %u, which exported the fence, belongs to another trust domain",
 		gpool_session(second));
 	SAYS(gpool_fence_import(blue, &handle, &imported), -EACCES, text);
-	wrong = handle;
-	wrong.handle_type = 77;
-	SAYS(gpool_fence_import(red, &wrong, &imported), -EINVAL,
-		"the handle was not created by gpool_fence_export(): its handle_type is 77; pass all 128 bytes");
+	for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+		wrong = handle;
+		((uint8_t *)&wrong)[damages[i].at] = 77;
+		SAYS(gpool_fence_import(red, &wrong, &imported), -EINVAL, damages[i].text);
+	}
 	assert_int_equal(gpool_fence_import(red, &handle, &imported), 0);
 	snprintf(text, sizeof(text), "session %u, which exported the fence, has ended", gpool_session(second));
 	gpool_close(second);
@@ -400,7 +420,9 @@ static void test_quotas(void **state)
 		"quota_bytes is 1; the minimum is a page, 524288 bytes (0: no quota)");
 	options.quota_bytes = 2 * TEST_PAGE_BYTES - 1;
 	assert_int_equal(gpool_open(&options, &pool), 0);
-	SAYS(gpool_alloc(pool, 2, NULL, &block), -EDQUOT, "the quota of the session is reached: 2 needed");
+	SAYS(gpool_alloc(pool, 2, NULL, &block), -EDQUOT,
+		"the quota of the session is reached: 2 needed, 0 of 1 pages in use; free memory of this process, or "
+		"raise quota_bytes");
 	gpool_close(pool);
 }
 
@@ -534,7 +556,7 @@ static void test_sequences(void **state)
 	sequence = make_sequence(kv, 16 * 60);
 	other = make_sequence(kv, 16 * 60);
 	SAYS(gpool_kv_prefetch(kv, sequence), -EALREADY, "is running");
-	SAYS(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA, "");
+	SAYS(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA, "was not offloaded with GPOOL_KV_OFFLOAD_INT8");
 	request.tokens = 16 * 60;
 	SAYS(gpool_kv_allocate(kv, &request, &last), -ENOSPC, "60 blocks needed; the cache has ");
 	last = make_sequence(kv, 16 * 8);

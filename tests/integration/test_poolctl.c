@@ -869,9 +869,9 @@ static struct gpool_object *object_publish(
 
 	options.memory_class = memory_class;
 	options.flags = flags;
+	options.flags |= OBJECT_CREATE_OWN;
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
-	object->of_library = true;
 	/* No byte of the name may affect a terminal. */
 	assert_int_equal(gpool_object_set(object, "name", "of \"2026\"\033[1m", 13), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
@@ -974,6 +974,7 @@ static void test_prefixes(void **state)
 	(void)state;
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
 	for (int i = 0; i < COUNT; i++) {
+		options.flags |= OBJECT_CREATE_OWN;
 		assert_int_equal(gpool_object_create(world.worker, made[i].name, &options, &objects[i]), 0);
 		assert_int_equal(gpool_object_alloc(objects[i], 1, NULL, &index), 0);
 		objects[i]->follows = made[i].follows < 0 ? NULL : objects[made[i].follows];

@@ -407,8 +407,7 @@ static void test_limits(void **state)
 
 	(void)state;
 	assert_int_equal(answer.result, -EDQUOT);
-	assert_non_null(
-		strstr(answer.text, "the limit of the tenant or the quota of the session is reached: 41 needed"));
+	assert_non_null(strstr(answer.text, "the limit of tenant 'engine' is reached: 41 needed, "));
 	assert_int_equal(harness_free_pages(&harness), PAGES);
 	reservation = reserves(&scheduler, LIMIT, 0);
 	/* Reserved pages count against the limit of the tenant once. */
@@ -510,6 +509,26 @@ static void test_calls(void **state)
 	options.flags = GPOOL_ALLOC_CONTIGUOUS;
 	assert_int_equal(gpool_alloc(other, PAGES, &options, &block), 0);
 	assert_int_equal(gpool_reservation_use(other, 0), 0);
+}
+
+/* A number replaces the earlier one of the thread, which does not return by itself. */
+static void test_a_number_replaces_another(void **state)
+{
+	uint64_t outer, inner;
+	struct gpool_block block;
+
+	(void)state;
+	assert_int_equal(gpool_reservation_create(other, 4, 0, 0, &outer), 0);
+	assert_int_equal(gpool_reservation_create(other, 2, 0, 0, &inner), 0);
+	assert_int_equal(gpool_reservation_use(other, outer), 0);
+	assert_int_equal(gpool_reservation_use(other, inner), 0);
+	assert_int_equal(gpool_alloc(other, 2, NULL, &block), 0);
+	assert_int_equal(gpool_alloc(other, 1, NULL, &block), -ENOENT);
+	assert_int_equal(gpool_reservation_use(other, outer), 0);
+	assert_int_equal(gpool_alloc(other, 4, NULL, &block), 0);
+	assert_int_equal(gpool_reservation_use(other, 0), 0);
+	assert_int_equal(gpool_reservation_release(other, outer), 0);
+	assert_int_equal(gpool_reservation_release(other, inner), 0);
 }
 
 /* A scattered reservation: no two pages are adjacent. */
@@ -630,7 +649,7 @@ static void test_table_is_full(void **state)
 	for (uint32_t i = 0; i < MANY; i++)
 		assert_int_equal(gpool_reservation_create(pool, 1, 0, 0, &reservations[i]), 0);
 	assert_int_equal(gpool_reservation_create(pool, 1, -1, 0, &more), -EUSERS);
-	assert_non_null(strstr(gpool_last_error(-EUSERS), "255 reservations"));
+	assert_non_null(strstr(gpool_last_error(-EUSERS), "the pool has 255 reservations, the limit; release one"));
 	assert_int_equal(gpool_reservation_release(pool, reservations[100]), 1);
 	assert_int_equal(gpool_reservation_create(pool, 1, 0, 0, &more), 0);
 	gpool_close(pool);
@@ -667,7 +686,10 @@ static void test_a_tenant_leaves_others_reservations(void **state)
 	for (uint32_t i = 0; i < MANY - GUARANTEED; i++)
 		assert_int_equal(gpool_reservation_create(engine, 1, 0, 0, &reservation), 0);
 	assert_int_equal(gpool_reservation_create(engine, 1, 0, 0, &reservation), -EUSERS);
-	assert_non_null(strstr(gpool_last_error(-EUSERS), "limits.tenant_sessions"));
+	assert_non_null(strstr(gpool_last_error(-EUSERS),
+		"tenant 'engine' has 192 of the 255 reservations of a pool, and the others are kept for other tenants "
+		"by "
+		"limits.tenant_sessions (50 percent); release one"));
 	for (uint32_t i = 0; i < GUARANTEED; i++)
 		assert_int_equal(gpool_reservation_create(second, 1, 0, 0, &reservation), 0);
 	assert_int_equal(gpool_reservation_create(second, 1, 0, 0, &reservation), -EUSERS);
@@ -690,6 +712,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_other_tenant, begin, end),
 		cmocka_unit_test_setup_teardown(test_waiting_and_eviction, begin, end),
 		cmocka_unit_test_setup_teardown(test_calls, begin, end),
+		cmocka_unit_test_setup_teardown(test_a_number_replaces_another, begin, end),
 		cmocka_unit_test_setup_teardown(test_scattered, begin, end),
 		{"test_only_the_tenant_gets_the_pages, apart", test_only_the_tenant_gets_the_pages, begin_apart, end,
 			NULL},

@@ -81,11 +81,16 @@ static int stop_config(void **state)
 static struct gpool_object *built(
 	struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte)
 {
+	struct gpool_object_options own = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
 	uint64_t address, bytes;
 	uint32_t index;
 
-	assert_int_equal(gpool_object_create(pool, name, options, &object), 0);
+	/* gpool_object_create() refuses reserved names. Check that the agent refuses them as well. */
+	own = options ? *options : own;
+	own.flags |= OBJECT_CREATE_OWN;
+	assert_int_equal(gpool_object_create(pool, name, &own, &object), 0);
+	object->of_library = false;
 	assert_int_equal(gpool_object_alloc(object, SIZE, NULL, &index), 0);
 	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
 	memset((void *)(uintptr_t)address, byte, bytes);

@@ -260,6 +260,23 @@ class Blocks(AgentTest):
                 self.assertFalse(hasattr(block.view("bfloat16"), name))
                 self.assertEqual(hasattr(block.view(), name), BACKEND == backend)
 
+    def test_numpy_makes_no_array_of_one_object(self) -> None:
+        with self.pool.alloc(1) as block:
+            if BACKEND != "host":
+                for dtype in ("bfloat16", "uint8"):
+                    self.assertRaisesRegex(BufferError, "CPU cannot access", numpy.asarray, block.view(dtype))
+                return
+            for dtype, bits in (("bfloat16", "uint16"), ("float8_e5m2", "uint8")):
+                text = f"numpy has no type {dtype}; use torch.from_dlpack.view., or a view as {bits}"
+                self.assertRaisesRegex(TypeError, text, numpy.asarray, block.view(dtype))
+                self.assertRaisesRegex(TypeError, text, numpy.array, block.view(dtype))
+            view = block.view("int32")
+            view.write(b"\7\0\0\0")
+            shared, copied = view.__array__(), view.__array__(copy=True)
+            shared[0] += 1
+            self.assertEqual((view.read(0, 4), copied[0], shared.shape), (b"\x08\0\0\0", 7, (PAGE // 4,)))
+            self.assertEqual(view.__array__(numpy.dtype("float64"))[0], 8)
+
     # ---- spans ----
 
     def test_spans(self) -> None:
@@ -448,6 +465,22 @@ class Reservations(AgentTest):
             self.pool.create_reservation(9)
         self.assertEqual(caught.exception.oom_info.needed, 9)
         self.assertEqual(self.pool.create_reservation(4, timeout_ms=600000, duration_ms=1) >> 48, self.pool.session)
+
+    def test_uses_can_be_nested(self) -> None:
+        other = self.agent.pool()
+        self.addCleanup(other.close)
+        outer, inner = self.pool.create_reservation(40), self.pool.create_reservation(20)
+        elastic = other.reserve_range(64)
+        with other.use_reservation(outer):
+            with other.use_reservation(inner):
+                elastic.commit(0, 20)
+            elastic.commit(20, 30)  # too many for the inner reservation, and for the rest of the pool
+            with other.use_reservation(0), self.assertRaises(gpool.NoRoom):
+                elastic.commit(50, 5)  # the pool has 4
+            with self.assertRaises(gpool.NotFound), other.use_reservation(inner):
+                elastic.commit(50, 1)
+            elastic.commit(50, 10)
+        elastic.commit(60, 4)
 
 
 if __name__ == "__main__":

@@ -255,6 +255,8 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
             taker.drop()
             with self.assertRaisesRegex(BufferError, "CPU cannot access memory"):
                 view.read()
+            with self.assertRaisesRegex(BufferError, "CPU cannot access memory"):
+                numpy.asarray(view)
 
 
 class SecondDevice(AgentTest):

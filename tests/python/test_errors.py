@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import inspect
 import re
+import shutil
 import unittest
 from pathlib import Path
 from typing import Any, Callable, Iterator, Tuple, Type
 
-from harness import ROOT, AgentTest, gpool
+from harness import BACKEND, ROOT, Agent, AgentTest, gpool
 
 PAGE = 512 << 10
 PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
@@ -124,6 +126,22 @@ class Refusals(AgentTest):
             self.refused(
                 "Stream.fill", gpool.Error, "bytes is 5, which is not a multiple", lambda: stream.fill(0, 0, 5)
             )
+            self.refused("Stream.fill", gpool.Error, "at 0x2: to is 0x2, which is not", lambda: stream.fill(2, 0, 4))
+            self.refused(
+                "Stream.fill",
+                gpool.Error,
+                "^.*cannot fill 16 bytes at 0xfffffffffffffff8: the address is 0, or the end exceeds 2.64$",
+                lambda: stream.fill(2**64 - 8, 0, 16),
+            )
+            self.refused("Stream.fill", OverflowError, "bytes is -4", lambda: stream.fill(0, 0, -4))
+            self.refused(
+                "Stream.copy",
+                gpool.Error,
+                "cannot copy 4 bytes from 0x1000 to 0x0: an address is 0",
+                lambda: stream.copy(0, 4096, 4),
+            )
+            if BACKEND == "host":  # the driver accepts the call, and the work fails
+                self.refused("Stream.copy", gpool.Error, "0x40 is the address of nei", lambda: stream.copy(64, 4096, 4))
             self.refused("Stream.copy", gpool.Error, "is host-signaled", lambda: timeline.copy(0, 0, 4))
             self.refused("Stream.wait", gpool.Error, "is host-signaled", lambda: timeline.wait(fence))
             self.refused(
@@ -162,6 +180,12 @@ class Refusals(AgentTest):
             "object has 200 bytes; the maximum is 127",
             lambda: pool.create_object("x" * 200),
         )
+        self.refused(
+            "Pool.create_object",
+            gpool.Error,
+            "'lora/abc': names that begin with lora/, .* are reserved for the library",
+            lambda: pool.create_object("lora/abc"),
+        )
         self.refused("Pool.create_object", ValueError, "contains NUL", lambda: pool.create_object("a\0b"))
         pool.delete_object("o")
 
@@ -173,7 +197,7 @@ class Refusals(AgentTest):
         self.refused(
             "Pool.reserve_range",
             gpool.Error,
-            f"cannot reserve {PAGE << 31} bytes of addresses",
+            f"^[^:]*: {PAGE << 31} bytes of addresses are needed; a process can have at most",
             lambda: pool.reserve_range(2**31),
         )
         with pool.reserve_range(4) as elastic:
@@ -328,6 +352,31 @@ class Refusals(AgentTest):
                     "Acquired.release", TypeError, "after is 5, which is not a Fence", lambda: acquired.release(5)
                 )
             self.refused("Adapter.acquire_async", OverflowError, "timeout_ms is", lambda: adapter.acquire_async(2**40))
+
+    def test_lost_agents_and_closed_handles(self) -> None:
+        agent = Agent("--set", "lease.initial_pages=0")
+        pool = agent.pool()
+        cache = pool.create_kv_cache(2, 2, 16, pool.stream(), max_blocks=16, max_sequences=2)
+        sequence = cache.allocate(1)
+        self.refused("KvCache.quant_error", gpool.Error, "not offloaded with", lambda: cache.quant_error(sequence))
+        agent.process.kill()
+        agent.process.wait()
+        with contextlib.suppress(gpool.AgentGone):
+            while True:  # the agent ends shortly after the keeper
+                self.publish(pool)
+        self.refused("Pool.create_object", gpool.AgentGone, "gpoold is not running", lambda: self.publish(pool))
+        self.refused("Pool.alloc", gpool.AgentGone, "gpoold is not running: the conn", lambda: pool.alloc(64))
+        cache.close()
+        self.refused("KvCache.quant_error", gpool.Closed, "it is closed", lambda: cache.quant_error(sequence))
+        pool.close()
+        self.refused("Pool.alloc", gpool.Closed, "the pool: it is closed", lambda: pool.alloc(1))
+        shutil.rmtree(agent.base)
+
+    @staticmethod
+    def publish(pool: gpool.Pool) -> None:
+        with pool.create_object("o") as draft:
+            draft.alloc(1)
+            draft.publish()
 
     def test_every_call_with_arguments_has_a_row(self) -> None:
         rows = set(re.findall(r'refused\(\s*"(\w+\.\w+)"', Path(__file__).read_text()))

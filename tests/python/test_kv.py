@@ -185,7 +185,7 @@ class Caches(CacheTest):
             for call in (cache.append, cache.fork, cache.preempt):
                 with (
                     self.subTest(call),
-                    self.assertRaisesRegex(gpool.Preempted, "the sequence is preempted; resume it first"),
+                    self.assertRaisesRegex(gpool.Preempted, f"sequence {low:#x} is preempted; resume it first"),
                 ):
                     call(low)
             self.assertEqual((cache.waiting(), cache.table(low)), (high, []))

@@ -291,6 +291,24 @@ int fail_unacquired(const struct lora_entry *entry)
 	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
 }
 
+int fail_used(const struct lora_entry *entry)
+{
+	const char *name = entry->adapter->name;
+
+	if (entry->acquired)
+		return fail(-EBUSY,
+			"adapter '%s' is acquired (%u times, by calls, batches and requests); release it first", name,
+			entry->acquired);
+	if (entry->requests)
+		return fail(-EBUSY, "adapter '%s' is used by %u requests of a scheduler; finish or remove them first",
+			name, entry->requests);
+	if (entry->waiting)
+		return fail(-EBUSY,
+			"adapter '%s' is being loaded, and %u callers wait for it; call again after the load", name,
+			entry->waiting);
+	return fail(-EBUSY, "adapter '%s' is being loaded; call again after the load", name);
+}
+
 static COLD int fail_layer(const struct lora_entry *entry, int32_t layer)
 {
 	return fail(-EAGAIN, "layer %d of adapter '%s' is being loaded; call gpool_lora_wait_layer()", layer,
@@ -462,8 +480,7 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 	if (!entry) {
 		error = fail_adapter(id);
 	} else if (entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING) {
-		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
-			entry->acquired ? "acquired" : "being loaded");
+		error = fail_used(entry);
 	} else {
 		bool there = entry->state == GPOOL_LORA_RESIDENT && entry->object &&
 			!gpool_object_info(entry->object, &info);

@@ -100,7 +100,7 @@ int load_object_begin(struct lora_load *load)
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
+	options.flags = OBJECT_CREATE_OWN | GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
 	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
 	alloc.flags = load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
@@ -110,7 +110,6 @@ int load_object_begin(struct lora_load *load)
 		load->object = NULL;
 		return error;
 	}
-	load->object->of_library = true;
 	error = gpool_object_alloc(load->object, load_object_pages(load), &alloc, &index);
 	load->began_ns = monotonic_ns();
 	return error;

@@ -153,7 +153,7 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
 		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
-			error = fail(-EBUSY, "adapter '%s' is in use", lora->entries[i]->adapter->name);
+			error = fail_used(lora->entries[i]);
 	pthread_mutex_unlock(&lora->lock);
 	if (error)
 		return error;
@@ -426,14 +426,11 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 		error = fail_adapter(id);
 	else if (entry->acquired || entry->waiting || entry->requests || entry->load ||
 		entry->state == GPOOL_LORA_LOADING)
-		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
-			entry->acquired           ? "acquired"
-				: entry->requests ? "used by requests of a scheduler"
-						  : "being loaded");
+		error = fail_used(entry);
 	else
 		error = entry_close(lora, entry);
 	if (!error && lora->residency && limits_unregister(lora, entry))
-		error = fail(-EBUSY, "adapter '%s' is being loaded", entry->adapter->name);
+		error = fail_used(entry);
 	if (!error)
 		entry_free(lora, entry);
 	pthread_mutex_unlock(&lora->lock);

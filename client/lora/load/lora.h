@@ -206,6 +206,8 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 
 /* fail_adapter() - Report that no adapter has this number. Return: -ENOENT. */
 int fail_adapter(uint32_t id) __attribute__((noinline, cold));
+/* fail_used() - Report by what an adapter is used; under the lock. Return: -EBUSY. */
+int fail_used(const struct lora_entry *entry) __attribute__((noinline, cold));
 /* fail_unacquired() - Report that an adapter is not acquired; under the lock. Return: -EINVAL. */
 int fail_unacquired(const struct lora_entry *entry) __attribute__((noinline, cold));
 /* entry_of() - Return the adapter with this number, or NULL; under the lock. */

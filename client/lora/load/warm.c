@@ -109,13 +109,12 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	*copy = (struct warm_copy){.object = NULL};
 	copy_is(copy, layout, form);
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	options.flags = private ? GPOOL_OBJECT_PRIVATE : 0;
+	options.flags = OBJECT_CREATE_OWN | (private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = over ? over : GPOOL_OBJECT_NONE;
 	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
 	error = gpool_object_create(pool, name, &options, &copy->object);
 	if (error)
 		return error;
-	copy->object->of_library = true;
 	error = gpool_object_alloc(
 		copy->object, (uint32_t)((forms_bytes(copy) + page_bytes - 1) / page_bytes), &alloc, &index);
 	if (!error)

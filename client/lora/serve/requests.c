@@ -43,7 +43,7 @@ struct gpool_lora_scheduler {
 	pthread_mutex_t lock;
 	struct lora_scheduler *core;
 	struct client *clients; /* [client_count], by adapter number */
-	uint32_t client_count;
+	uint32_t client_count, requests_max;
 	uint32_t claims[CLAIMS_MAX], claim_count;
 	uint32_t *looked_at, looked_count; /* [client_count] held only for this batch, to check residency */
 	bool short_of;                     /* an adapter could not be loaded, because there was no room */
@@ -104,7 +104,8 @@ int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora
 	if (!made)
 		return -ENOMEM;
 	made->lora = lora;
-	error = lora_scheduler_create(&core, read.requests ? read.requests : REQUESTS_DEFAULT, 1, &made->core);
+	made->requests_max = read.requests ? read.requests : REQUESTS_DEFAULT;
+	error = lora_scheduler_create(&core, made->requests_max, 1, &made->core);
 	if (error) {
 		free(made);
 		return error;
@@ -364,7 +365,8 @@ int gpool_lora_scheduler_add(
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
 	if (result == -ENOSPC)
-		fail(result, "the scheduler has the maximum number of requests (requests)");
+		fail(result, "the scheduler has %u requests, the limit (option requests); finish or remove one",
+			scheduler->requests_max);
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)

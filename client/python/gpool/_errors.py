@@ -132,7 +132,7 @@ def error(code: int, what: str, why: str = "") -> Error:
     code = abs(code)
     text = library().gpool_last_error(code).decode(errors="replace")  # read in any case, because reading removes it
     subject, _, rest = text.partition(": ")
-    if rest and what.endswith(subject):
+    if rest and f"cannot {what}".endswith(subject):
         text = rest  # the library's text begins with the object that `what` names
     text = why or text
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")

@@ -790,7 +790,7 @@ def refuse(result: int, what: str) -> NoReturn:
     """Raise the exception for a code of a call with a sequence, where EAGAIN means that it is preempted."""
     raised = error(result, what)
     if raised.errno == errno.EAGAIN:
-        raise Preempted(errno.EAGAIN, f"cannot {what}: the sequence is preempted; resume it first")
+        raise Preempted(errno.EAGAIN, raised.strerror)
     raise raised
 
 

@@ -161,6 +161,7 @@ class Pool(_native.Pool, Closing):
         self.device = _device(pointer)
         self._ranges: weakref.WeakSet[Union[Range, SlicedRange, KvCache]] = weakref.WeakSet()  # affected by sleep()
         self._adapters: weakref.WeakSet[Adapters] = weakref.WeakSet()
+        self._reservation = threading.local()  # .number: that of use_reservation(), as the C library keeps it
 
     def __repr__(self) -> str:
         return (
@@ -241,19 +242,22 @@ class Pool(_native.Pool, Closing):
 
         Calls that need pages first use idle pages of this session, and take the others from the reservation only. They
         also raise NotFound if it has ended or has too few pages left, and Error with EPERM if it belongs to another
-        tenant. The statements cannot be nested.
+        tenant. In a nested statement, the inner reservation applies (0: none, pages are taken from the pool), and at
+        its end the outer one again.
         Cost: none; a call that takes pages over makes one request to the agent.
         """
+        outer: int = getattr(self._reservation, "number", 0)
         self._use_reservation(reservation)
         try:
             yield
         finally:
             if not self.closed:
-                self._use_reservation(0)
+                self._use_reservation(outer)
 
     def _use_reservation(self, reservation: int) -> None:
         with self.handle as pool:
             check(library().gpool_reservation_use(pool, reservation), f"use reservation {reservation:#x}")
+        self._reservation.number = reservation
 
     def release_reservation(self, reservation: int) -> int:
         """End a reservation, and return the number of freed pages; 0 also if it has already ended.
@@ -316,7 +320,7 @@ class Pool(_native.Pool, Closing):
         to replace and delete it. role: leadership role that this process must hold when it publishes. expect_version:
         version that must be current at the publication; 0: no version may exist; None: any.
 
-        Raises Error with EINVAL (name), EPERM (observer or admin), ENOMEM.
+        Raises Error with EINVAL (name), EPERM (observer or admin; a name that is reserved for the library), ENOMEM.
         Cost: no request to the agent.
         """
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE

@@ -82,20 +82,25 @@ class Stream(_native.Stream):
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Queue a copy of `nbytes` bytes from device address `source` to `to`.
 
-        Raises Error with EINVAL (host-signaled), EIO (not mapped; driver).
+        Raises Error with EINVAL (host-signaled; an address outside of the memory), EIO (not mapped; driver).
         Cost: a driver call.
         """
         with self._handle as pool:
-            check(library().gpool_copy(pool, self.number, to, source, nbytes), f"copy {nbytes} bytes")
+            check(
+                library().gpool_copy(pool, self.number, to, source, nbytes),
+                f"copy {nbytes} bytes from {source:#x} to {to:#x}",
+            )
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
         """Queue a fill of `nbytes` bytes, a multiple of 4, with a 32-bit value.
 
-        Raises Error with EINVAL, EIO (driver).
+        Raises as copy().
         Cost: a driver call.
         """
         with self._handle as pool:
-            check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
+            check(
+                library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes at {address:#x}"
+            )
 
     def wait(self, fence: Fence) -> None:
         """Make later work of the stream wait for a fence. The call itself does not wait.

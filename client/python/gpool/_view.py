@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import operator
 from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Sequence, Tuple, Union
@@ -73,7 +74,7 @@ class View:
 
     Views of GPU memory have __cuda_array_interface__; views of host memory (back end `host`) have __array_interface__,
     read() and write(); both have __dlpack__. Types that numpy lacks (bfloat16, float8) are available through __dlpack__
-    only.
+    only; numpy.asarray() of such a view raises TypeError, as it raises BufferError for GPU memory.
 
     Order of GPU work: with `stream`, readers of the view first wait for the work that is queued on the stream at that
     time, and when the view ends, the memory is unpinned after the work that is queued then. Without `stream` the
@@ -240,6 +241,22 @@ class View:
         self._wait()
         return self._interface(self.address)  # even for an empty view: numpy 1 rejects arrays without an address
 
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        """Return a numpy array. numpy calls this method only for views without __array_interface__, and would otherwise
+        create an array of one object.
+
+        Raises BufferError: not host memory; TypeError: a type that numpy lacks.
+        """
+        self._check_host(0, 0)
+        if self.element.typestr is None:
+            raise TypeError(
+                f"numpy has no type {self.dtype}; use torch.from_dlpack(view), or a view as "
+                f"uint{self.element.bits}, which contains the bits of the elements"
+            )
+        numpy = importlib.import_module("numpy")
+        array = numpy.asarray(_Interface(self), dtype)
+        return array.copy() if copy else array
+
     # ---- GPU ----
 
     @property
@@ -262,6 +279,14 @@ class View:
             "data": (address, self.readonly),
             "strides": None,
         }
+
+
+class _Interface:
+    """Present a view to numpy without __array__(), so that numpy uses its memory. numpy keeps the object."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.__array_interface__ = view.__array_interface__
 
 
 def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...]:
