@@ -132,7 +132,7 @@ $(B)/tests/faults/gpoold-agent.so: $(call fault_obj,$(call obj,$(MODULE_SRC))) $
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
 $(B)/tests/faults/worker: $(B)/obj/tests/integration/test_faults.o $(call fault_obj,$(CLIENT_OBJ) $(LORA_OBJ) $(COMMON_OBJ)) $(KERNEL_OBJ) \
-	$(call obj,$(wildcard tests/lib/*.c)) $(B)/obj/faults/wrap2.o
+	$(call obj,$(wildcard tests/lib/*.c) tools/lib/folder.c) $(B)/obj/faults/wrap2.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -o $@ $^ $(LORA_LIBS) $(CLIENT_LIBS) -lcmocka
 .PHONY: fault-programs
