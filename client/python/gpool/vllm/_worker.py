@@ -109,6 +109,9 @@ class Worker:
     def before_forward(self, orders: Orders) -> None:
         """Begin the operations that can precede the forward pass, and keep the others for after_forward()."""
         self._check_pins()
+        if not orders.ops and not self._running:  # most steps
+            self._waits = orders.patience_ms > 0
+            return
         now: List[Op] = []
         later: Set[int] = set()
         for op in orders.ops:
@@ -122,6 +125,8 @@ class Worker:
 
     def after_forward(self) -> None:
         """Begin the operations that read the output of the forward pass, and those that follow them."""
+        if not self._later and not self._running and not self._tainted:  # most steps
+            return
         later, self._later = self._later, []
         if self._tainted:
             for op in later:
@@ -140,11 +145,11 @@ class Worker:
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call, or None."""
+        answers = self._answers
+        if not answers.answers and not answers.lost:  # without the lock: the next step takes a later answer
+            return None
         with self._lock:
-            answers = self._answers
-            if not answers.answers and not answers.lost:
-                return None
-            self._answers = Answers()
+            answers, self._answers = self._answers, Answers()
         return answers
 
     def take_invalid_blocks(self) -> Set[int]:
