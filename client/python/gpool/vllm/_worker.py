@@ -38,6 +38,9 @@ REPLACE_MS = 30000
 CHECK_SECONDS = 5.0
 """time between two checks of pinned objects"""
 METADATA_KEY = "gpool.vllm"
+MADV_POPULATE_READ = 22
+MADVISE = ctypes.CDLL(None).madvise
+MADVISE.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Worker:
@@ -224,7 +227,10 @@ class Worker:
     def _zero(self, chunk: int) -> None:
         """Fill a chunk with zeros: attention would propagate NaNs of its old content."""
         if self._on_host:  # PyTorch would distribute this small operation to all its threads, and wait for them
-            ctypes.memset(self._range.address + chunk * self.geometry.chunk_bytes, 0, self.geometry.chunk_bytes)
+            address, size = self._range.address + chunk * self.geometry.chunk_bytes, self.geometry.chunk_bytes
+            # One call instead of a page fault for each 4 KiB. Before Linux 5.14 it fails, and has no effect.
+            MADVISE(address, size, MADV_POPULATE_READ)
+            ctypes.memset(address, 0, size)
         else:
             chunk_bytes = self._bytes(chunk)
             chunk_bytes.zero_()
