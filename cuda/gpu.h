@@ -227,7 +227,7 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
 /*
  * gpu_capabilities() - return the capabilities of an open device. On `cuda`, this loads the kernels: without
  * GPU_CAP_KERNELS, gpu_error_text() describes why the driver cannot load them. This takes time and device memory until
- * gpu_close(). With GPU_OPEN_OWNER, the kernels are not loaded. It is not counted.
+ * gpu_close(). With GPU_OPEN_OWNER, the kernels are not loaded. The call is not counted.
  */
 uint32_t gpu_capabilities(struct gpu *gpu);
 
@@ -371,11 +371,10 @@ int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct g
 
 /*
  * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
- * registered in this process, with any device.
- * gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work uses it.
- * gpu_host_address() - return the address of memory that is registered with this device, for kernels and fills. It may
- * differ from the address in the process. Return: 0; -EINVAL: not registered. It is not counted, because it is not a
- * GPU operation.
+ * registered in this process, with any device. gpu_host_unregister() - unregister memory by its first address. `host`
+ * returns -EBUSY while queued work uses it. gpu_host_address() - return the address of memory that is registered with
+ * this device, for kernels and fills. It may differ from the address in the process. Return: 0; -EINVAL: not
+ * registered. The call is not counted, because it is not a GPU operation.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
@@ -392,11 +391,9 @@ int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t
 
 /*
  * The driver's stream-ordered pool, whose memory is unknown to the agent; -EOPNOTSUPP without GPU_CAP_POOL.
- * gpu_pool_alloc() - allocate memory for work that is queued on `stream` later.
- * gpu_pool_free() - free memory after the work that is queued on `stream`. The pool keeps freed memory until
- * gpu_close().
- * gpu_pool_info() - return the size of the pool and of its allocations. It is not counted, because it is not a GPU
- * operation.
+ * gpu_pool_alloc() - allocate memory for work that is queued on `stream` later. gpu_pool_free() - free memory after the
+ * work that is queued on `stream`. The pool keeps freed memory until gpu_close(). gpu_pool_info() - return the size of
+ * the pool and of its allocations. The call is not counted, because it is not a GPU operation.
  */
 int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);

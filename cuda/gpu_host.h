@@ -7,11 +7,11 @@
  *   gpu_host_stream.c  streams: queue, thread, copies, fills, kernels, timelines
  *   gpu_host_event.c   events, also between processes
  *
- * Locks, none of which is acquired while another one is held: host->lock handles, files, reservations, registrations,
- * and the lists of streams and events
- *   host->progress the condition for which waiting streams sleep; held only to sleep and to wake
- *   stream->lock   one stream's queue
- *   registered.lock the table of all registered memory of the process
+ * Locks, none of which is acquired while another one is held:
+ *   host->lock       handles, files, reservations, registrations, and the lists of streams and events
+ *   host->progress   the condition for which waiting streams sleep; held only to sleep and to wake
+ *   stream->lock     one stream's queue
+ *   registered.lock  the table of all registered memory of the process
  */
 #ifndef CUDA_GPU_HOST_H
 #define CUDA_GPU_HOST_H

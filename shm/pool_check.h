@@ -11,7 +11,7 @@
  *      is found by its name
  *
  * In a running pool, a page may be in transit for a short time. Such pages are counted in `in_transit`; a caller that
- * needs certainty checks again.
+ * needs certainty checks again. Pages of reservations are counted there, too, because only the ledger records them.
  */
 #ifndef GPOOL_SHM_POOL_CHECK_H
 #define GPOOL_SHM_POOL_CHECK_H

@@ -35,11 +35,12 @@ enum {
 };
 
 /*
- * Each leased page is in exactly one of four places:
- *   idle     its free bit is set
- *   block    the entry of the block's first page has the block's tag
- *   cached   in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may take it
- *   transit  a thread moves it between two of these places, or to or from an object; usually lasts nanoseconds
+ * Each leased page is in exactly one of these places:
+ *   idle         its free bit is set
+ *   block        the entry of the block's first page has the block's tag
+ *   cached       in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED. The agent may take it
+ *   reservation  only the agent's ledger records it (agent/pages/reservation.h); the worker does not use it
+ *   transit      a thread moves it between two of these places, or to or from an object; usually lasts nanoseconds
  *
  * tag: sequence:48 (never repeated within a session) | attributes:16. 0: no block starts at this page.
  */

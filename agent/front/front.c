@@ -287,7 +287,8 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 }
 
 /*
- * Process all messages of the agent, which is trusted to stop at some time. Return -EPIPE if the agent closed its end.
+ * Process all waiting messages of the agent. There is no limit, because the agent is trusted not to send without end.
+ * Return -EPIPE if the agent closed its end.
  */
 static int serve_agent(struct front *front)
 {

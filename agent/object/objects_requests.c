@@ -125,6 +125,10 @@ static bool runs_owned(const struct session *session, const struct manifest *man
 	return true;
 }
 
+#define REFUSE_ADAPTER(reply, code, session, adapter) \
+	REFUSE(reply, code, "tenant '%s' may not use adapter '%s' (its key 'adapters')", \
+		(session)->tenant->config->name, adapter)
+
 /* Check that the tenant may use an adapter of the name in the metadata; other objects need no check. */
 static void adapter_check(const struct session *session, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, struct msg_object_publish_reply *reply)
@@ -134,8 +138,7 @@ static void adapter_check(const struct session *session, const struct msg_object
 	if (!label)
 		REFUSE(reply, -ENOMEM, "the agent has no memory");
 	else if (!object_adapter_allowed(session, request->name, label))
-		REFUSE(reply, -EPERM, "tenant '%s' may not use adapter '%s' (its key 'adapters')",
-			session->tenant->config->name, label);
+		REFUSE_ADAPTER(reply, -EPERM, session, label);
 	free(label);
 }
 
@@ -416,8 +419,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 	else if (!object_name_lists(session, request->name))
 		REFUSE(reply, -EACCES, "its name does not list tenant '%s'", session->tenant->config->name);
 	else if (!object_adapter_allowed(session, request->name, pool->objects->of[reply->object].label))
-		REFUSE(reply, -EACCES, "tenant '%s' may not use adapter '%s' (its key 'adapters')",
-			session->tenant->config->name, pool->objects->of[reply->object].label);
+		REFUSE_ADAPTER(reply, -EACCES, session, pool->objects->of[reply->object].label);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)
@@ -561,10 +563,28 @@ static void answer_change(struct question *q, const struct msg_object_change_req
 	asked_send(q->session, bytes, length, -1);
 }
 
+/* ---- adapters without an object ---- */
+
+/* Check the rights to an adapter as for its publication. This changes nothing, so the answer is not stored. */
+static void answer_adapter(const struct question *q, const struct msg_adapter_request *request)
+{
+	struct msg_adapter_reply reply = {.error = 0};
+	uint8_t bytes[MSG_LARGEST_adapter_reply];
+	const char *refusal = object_name_refusal(q->session, request->object, true);
+	int length;
+
+	if (refusal)
+		REFUSE(&reply, -EPERM, "%s", refusal);
+	else if (!object_adapter_allowed(q->session, request->object, request->name))
+		REFUSE_ADAPTER(&reply, -EPERM, q->session, request->name);
+	length = msg_encode_adapter_reply(&reply, q->sequence, NULL, bytes, sizeof(bytes));
+	asked_send(q->session, bytes, length, -1);
+}
+
 static bool serves(uint32_t type)
 {
 	return type == MSG_TYPE_object_publish_request || type == MSG_TYPE_object_open_request ||
-		type == MSG_TYPE_object_change_request;
+		type == MSG_TYPE_object_change_request || type == MSG_TYPE_adapter_request;
 }
 
 static const char *serve(
@@ -575,6 +595,7 @@ static const char *serve(
 		struct msg_object_publish_request publish;
 		struct msg_object_open_request open;
 		struct msg_object_change_request change;
+		struct msg_adapter_request adapter;
 	} request;
 	const char *damage = NULL;
 
@@ -591,6 +612,9 @@ static const char *serve(
 	} else if (envelope->type == MSG_TYPE_object_change_request && session->kind != SESSION_OBSERVER &&
 		!msg_decode_object_change_request(&request.change, packet, length)) {
 		answer_change(&q, &request.change);
+	} else if (envelope->type == MSG_TYPE_adapter_request && session->kind == SESSION_WORKER &&
+		!msg_decode_adapter_request(&request.adapter, packet, length)) {
+		answer_adapter(&q, &request.adapter);
 	} else {
 		damage = "an invalid object request";
 	}

@@ -1,9 +1,9 @@
 #include "agent/pages/handle_runs.h"
 
 /*
- * What is available. A front is a part of a handle at its start, and is mapped after other runs; a tail is a part at
- * the end of a handle, and is mapped before them. In each case it is the longest one of all handles that are not
- * available as a whole.
+ * The available pages. A front is the first part of a handle, and is mapped after other runs. A tail is the last part
+ * of a handle, and is mapped before them. Of the handles that are not available as a whole, the longest front and the
+ * longest tail are used.
  */
 struct available {
 	struct page_run one; /* the shortest run that contains all wanted pages; no pages: none */
@@ -63,7 +63,7 @@ uint32_t handle_runs_choose(const struct run_source *source, const struct run_wa
 	}
 	if (want->contiguous)
 		return 0;
-	/* One whole handle less may suffice, if a tail and a front have the pages of it. */
+	/* One whole handle less suffices if the tail and the front have enough pages to replace it. */
 	if (found.handles < handles && handles) {
 		handles--;
 		rest += want->per_handle;

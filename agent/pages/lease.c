@@ -553,7 +553,9 @@ static void idle_take(const struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
-/* Return true if pages of a chosen place are being spilled or cleared. Until they are free, no other is chosen. */
+/*
+ * Return true if pages of a chosen place are being spilled or cleared. Until they are free, no other place is chosen.
+ */
 static bool is_coming(const struct session *session)
 {
 	return session->pool->saving_pages || trust_coming(session->pool);

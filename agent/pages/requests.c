@@ -278,8 +278,8 @@ static uint32_t usage_of(const struct waiter *waiter)
 }
 
 /*
- * Return true if grant() has failed without a scan although none has found nothing since the request arrived. Pages may
- * have become evictable since the last scan.
+ * Return true if grant() has failed without a scan, and no scan since the arrival of the request has found nothing to
+ * evict. Pages may have become evictable since the last scan.
  */
 static bool scan_is_due(const struct session *session, const struct waiter *waiter)
 {

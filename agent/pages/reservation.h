@@ -1,5 +1,5 @@
 /*
- * reservation.h - reservations: pages that one session leases for other sessions of its tenant.
+ * reservation.h - reservations: pages that one session, the maker, leases for other sessions of its tenant.
  *
  * The pages are leased to the maker, so limits, trust domains and the death of the maker apply to them as to other
  * leased pages. The maker's library does not use them: they have no free bit and no block, so that they are neither

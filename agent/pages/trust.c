@@ -193,7 +193,9 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 		goto close;
 	if (!atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
 		fresh_note(pool, start);
-	/* Create the views of the existing domains. Free pages are added when they are added to the index. */
+	/*
+	 * Create the views of the existing domains. Free pages are added to the views when they are added to the index.
+	 */
 	for (uint32_t domain = 1; domain <= domain_count(&pool->ledger); domain++)
 		if (view_make(pool, domain, false))
 			goto close;

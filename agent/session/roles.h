@@ -10,7 +10,7 @@
  *                   of this tenant and of the user that acquired it first (agent/pages/share.h)
  *   one holder      a role is freed by a release, and by the end of the holder's session: a detach, or the death of the
  *                   process. A process that has only closed its connection, or is stopped, may still write, so it keeps
- *                   the role until its pidfd fires and trust.death_grace has passed
+ *                   the role until its pidfd is signaled and trust.death_grace has passed
  *   tokens          each grant has a higher token than every earlier grant of this name in this pool
  *   order           standbys are granted the role in the order of arrival. A disconnected session is not a standby
  *   no gap          a role with a live standby has a holder

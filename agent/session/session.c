@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum {
-	/* delay before pages are marked: an exiting process closes its files just before its pidfd fires */
+	/* delay before pages are marked: an exiting process closes its files just before its pidfd is signaled */
 	CLOSING_GRACE_MS = 2,
 	DAMAGE_MAX = 16, /* number of invalid fields after which the session is ended */
 };
@@ -76,8 +76,8 @@ static bool process_ended(const struct session *session)
 }
 
 /*
- * Process the death of a session's process. Drivers release memory before the pidfd fires. If the configuration does
- * not rely on that (trust.death_grace), the pages are quarantined for some time, and the session is treated like a
+ * Process the death of a session's process. Drivers release memory before the pidfd is signaled. If the configuration
+ * does not rely on that (trust.death_grace), the pages are quarantined for some time, and the session is treated like a
  * disconnected one. After a restart of the agent, this time starts again.
  */
 static void process_died(struct session *session)

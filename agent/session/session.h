@@ -2,12 +2,12 @@
  * session.h - an attached process: its connection, its pidfd (the proof of its death), and its segment.
  *
  *   LIVE -> (detach request)                       pages FREE immediately
- *        -> (pidfd fires)                          pages FREE immediately
- *        -> (connection closed, process running)   CLOSED: pages QUARANTINED until the pidfd fires
+ *        -> (pidfd signaled)                       pages FREE immediately
+ *        -> (connection closed, process running)   CLOSED: pages QUARANTINED until the pidfd is signaled
  *
- * With trust.death_grace, the session is CLOSED for this time after the pidfd has fired. With trust.release = "death",
- * a session that detaches may be CLOSED until the pidfd fires. Quarantined pages of a running process are never freed
- * because of a timeout.
+ * With trust.death_grace, the session is CLOSED for this time after the pidfd has been signaled. With trust.release =
+ * "death", a session that detaches may be CLOSED until the pidfd is signaled. Quarantined pages of a running process
+ * are never freed because of a timeout.
  */
 #ifndef GPOOL_AGENT_SESSION_H
 #define GPOOL_AGENT_SESSION_H

@@ -10,6 +10,7 @@
 
 #include "client/core/deferred.h"
 #include "client/core/flight.h"
+#include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "client/core/spill.h"
 #include "client/core/stitch.h"
@@ -138,7 +139,12 @@ static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, 
 
 	if (!spill_where(pool, block, &place))
 		error = free_in(pool, &place, fence);
-	return error == -ESTALE && !(block->tag & BLOCK_UNUSABLE) ? spill_drop(pool, block) : error;
+	if (error != -ESTALE || block->tag & BLOCK_UNUSABLE)
+		return error;
+	wait_pause(true); /* only gpool_discard() returns -EINTR */
+	error = spill_drop(pool, block);
+	wait_pause(false);
+	return error;
 }
 
 static COLD int free_failed(struct gpool *pool, const struct gpool_block *block, uint64_t fence, int error)

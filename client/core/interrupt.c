@@ -23,11 +23,16 @@ void wait_pause(bool pause)
 	wait.pauses += pause ? 1 : -1U;
 }
 
+bool wait_checked(void)
+{
+	return wait.check && !wait.pauses;
+}
+
 bool wait_interrupted(void)
 {
 	uint64_t now;
 
-	if (!wait.check || wait.pauses)
+	if (!wait_checked())
 		return false;
 	now = monotonic_ns();
 	if (now - wait.asked_ns < WAIT_SLICE_MS * UINT64_C(1000000))

@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-/* Return a number that this session has not used, and, as it grows with the time since boot, none before it. */
+/* Return a number that no session with this id has used: it increases with the time since boot. */
 static uint64_t number_next(const struct gpool *pool)
 {
 	const uint64_t mask = (UINT64_C(1) << RESERVATION_SESSION_SHIFT) - 1;

@@ -460,8 +460,11 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;
 
-	while ((error = drop_once(pool, block)) == -EBUSY && !pool_gone(pool))
+	while ((error = drop_once(pool, block)) == -EBUSY && !pool_gone(pool)) {
+		if (wait_interrupted())
+			return -EINTR;
 		poll(NULL, 0, ON_ITS_WAY_MS);
+	}
 	return error == -EBUSY ? -EPIPE : error;
 }
 

@@ -46,7 +46,7 @@ bool spill_here(struct gpool *pool, const struct gpool_block *block);
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch);
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait);
 
-/* spill_drop() - free a block without restoring it. */
+/* spill_drop() - free a block without restoring it. Return: as gpool_discard(). */
 int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;
 
 /* spill_forget() - remove the place of a block that is freed. */

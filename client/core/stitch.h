@@ -35,7 +35,7 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
 void chain_end(struct gpool *pool, uint32_t first);
-/* chain_put() - make all runs of a chain from `run` on idle. */
+/* chain_put() - make the runs of a chain idle, from `run` to the last. */
 void chain_put(const struct gpool *pool, uint32_t run);
 /* chain_stand_as() - chain_stand() with the sequence of a block that has moved. */
 int chain_stand_as(struct gpool *pool, uint64_t sequence, uint32_t first, uint32_t page_count,

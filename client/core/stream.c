@@ -82,9 +82,9 @@ int stream_open_all(struct gpool *pool)
 }
 
 /*
- * Select the driver's stream for the calling thread. The driver's handle of a thread's default stream means another
- * stream in each thread. Other threads therefore use the legacy default stream, which waits for the threads' streams,
- * and for which they wait. The caller has locked the stream.
+ * Select the driver's stream for the calling thread. The driver's handle of a thread's default stream denotes a
+ * different stream in each thread. Other threads therefore use the legacy default stream, which waits for the threads'
+ * streams, and for which they wait. The caller has locked the stream.
  */
 static void stream_select(const struct gpool *pool, struct stream *stream)
 {
@@ -319,6 +319,63 @@ int stream_sync_all(struct gpool *pool)
 	return pool_gpu_failed(pool) ? fail_gpu() : error;
 }
 
+/* Record a fence on a GPU stream. Return false if the stream is closed, or if stream_sync_result() reports an error. */
+static bool stream_mark(struct gpool *pool, uint32_t slot, struct gpool_fence *fence)
+{
+	const struct stream *stream = &pool->streams->slots[slot];
+	uint32_t number = atomic_load_explicit(&stream->number, memory_order_acquire);
+
+	return number && atomic_load_explicit(&stream->waits, memory_order_relaxed) &&
+		!gpool_fence_record(pool, number, fence);
+}
+
+/* Return the error of the work that stream_await_all() has waited for, as stream_sync() does, but do not wait. */
+static int stream_sync_result(struct gpool *pool, uint32_t slot)
+{
+	struct stream *stream = &pool->streams->slots[slot];
+	int error = 0;
+
+	pthread_mutex_lock(&stream->lock);
+	if (stream->open && stream->gpu) {
+		stream_select(pool, stream);
+		error = gpu_stream_query(pool->gpu, stream->gpu);
+		if (error == -EAGAIN)
+			error = 0; /* work that was queued later */
+		else if (!error && (!stream->own || stream->gpu == stream->own))
+			error = gpu_stream_sync(pool->gpu, stream->gpu);
+	}
+	return stream_unlock(pool, stream, error);
+}
+
+int stream_await_all(struct gpool *pool, int most_ms)
+{
+	uint64_t start = monotonic_ns();
+	struct gpool_fence fences[SESSION_TIMELINES];
+	int error = 0;
+
+	if (most_ms < 0 && !wait_checked())
+		return stream_sync_all(pool);
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++)
+		if (!stream_mark(pool, slot, &fences[slot]))
+			fences[slot] = GPOOL_FENCE_NONE;
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		int64_t left = most_ms - (int64_t)((monotonic_ns() - start) / 1000000);
+		int result = 0;
+
+		if (fences[slot].value)
+			result = gpool_fence_wait(pool, fences[slot], most_ms < 0 ? -1 : left > 0 ? (int)left : 0);
+		if (result == -EINTR || result == -ETIMEDOUT)
+			return result;
+	}
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		int result = stream_sync_result(pool, slot);
+
+		if (result)
+			error = result;
+	}
+	return pool_gpu_failed(pool) ? fail_gpu() : error;
+}
+
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream))
 {
 	pool->stream_closed = callback;
@@ -463,17 +520,24 @@ void stream_thread_ends(struct gpool *pool, const struct thread_cache *thread)
 	}
 }
 
-/* Close the default streams of threads that have ended. */
-static COLD void orphans_close(struct gpool *pool)
+/* Close the default streams of threads that have ended. Return: 0, -EINTR (during the wait for their work). */
+static COLD int orphans_close(struct gpool *pool)
 {
+	struct gpool_fence fence;
+
 	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
 		const struct stream *stream = &pool->streams->slots[slot];
 		/* Read the number first, because another thread may close the stream and open one for itself. */
 		uint32_t number = atomic_load(&stream->number);
 
-		if (number && atomic_load(&stream->of_thread) && !atomic_load(&stream->thread))
-			gpool_stream_close(pool, number);
+		if (!number || !atomic_load(&stream->of_thread) || atomic_load(&stream->thread))
+			continue;
+		if (wait_checked() && !gpool_fence_record(pool, number, &fence) &&
+			gpool_fence_wait(pool, fence, -1) == -EINTR)
+			return -EINTR;
+		gpool_stream_close(pool, number);
 	}
+	return 0;
 }
 
 /* Return the number of the calling thread's default stream; 0: it is not open. */
@@ -538,7 +602,9 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 	if (pool->session_kind)
 		return fail(-EOPNOTSUPP, "a session of an observer or admin has no device");
 	if (unlikely(atomic_load(&pool->streams->orphans)))
-		orphans_close(pool);
+		error = orphans_close(pool);
+	if (error)
+		return error;
 	if (native == GPU_STREAM_PER_THREAD) {
 		if (!thread_cache_of(pool))
 			return -ENOMEM;
@@ -747,6 +813,15 @@ int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence
 	found->owed = error == -EBUSY;
 	pthread_mutex_unlock(&found->lock);
 	return error == -EBUSY ? pool->streams->mirrors->watch(pool) : 0;
+}
+
+struct gpool_fence release_fence_or_wait(struct gpool *pool, uint32_t stream)
+{
+	struct gpool_fence fence = GPOOL_FENCE_NONE;
+
+	if (release_fence(pool, stream, &fence) && stream_sync_all(pool))
+		release_fence(pool, stream, &fence);
+	return fence;
 }
 
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)

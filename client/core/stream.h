@@ -31,6 +31,13 @@ void stream_close_all(struct gpool *pool);
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
 /*
+ * stream_await_all() - the same, but the check function of the thread may end the wait, so the caller must hold no
+ * lock, or pause the checks. most_ms: longest wait; -1: no limit. If the thread has a check function, or with a limit,
+ * it waits for fences. Return: as stream_sync_all(), -EINTR, -ETIMEDOUT.
+ */
+int stream_await_all(struct gpool *pool, int most_ms);
+
+/*
  * stream_is_threads() - return true if the stream is a thread's default stream. Takes no lock.
  * stream_thread_ends() - record that a thread ends. The next gpool_stream_open() closes its default stream, since a
  * thread that ends might not be able to call the driver. Takes no lock.
@@ -135,6 +142,11 @@ int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool
  * capture has ended. Return: as gpool_fence_record(), except -EIO after a device failure and -EBUSY.
  */
 int release_fence(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
+/*
+ * release_fence_or_wait() - the same, except that it waits for the work on all streams if no fence can be recorded.
+ * Return: the fence; GPOOL_FENCE_NONE: the work is done.
+ */
+struct gpool_fence release_fence_or_wait(struct gpool *pool, uint32_t stream);
 
 /*
  * fence_joined() - combine two fences into one, for block entries only; `old` may be a joint fence. Return 0 if no

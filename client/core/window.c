@@ -288,7 +288,7 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		error = 0;
 	free(buffer);
 	free(reply);
-	/* -EACCES: the pages were taken back; the caller finds out why. */
+	/* -EACCES: the pages were taken back; the caller determines the reason. */
 	if (error)
 		pool_log(pool, error == -EACCES ? POOL_LOG_INFO : POOL_LOG_ERROR,
 			"cannot get descriptors for handles %u to %u of pool '%s': %s", first, end - 1,

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /*
- * The purpose of a block. The usage and the priority of a block are one of the criteria by which the agent selects
+ * The purpose of a block. The usage and the priority of a block are among the criteria by which the agent selects
  * blocks to evict. With `lru_size_aware`, the others are the time of the last use and the size; with `adaptive`, the
  * expected uses and the reload cost (gpoold.conf(5), eviction.policy). If the other criteria are equal, the order is
  * TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below is the pin rule: how

@@ -118,8 +118,9 @@ GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options 
  * GPU work that the program queued elsewhere must have finished. Otherwise the call fails with the back end `host`, and
  * the work faults with `cuda`.
  *
- * Return: 0, -EBUSY (GPU work uses the cache; call again), -EIO, -ENODEV (the GPU driver failed), -EPIPE,
- * -ECHILD. Threads: no other thread may be in a call for the cache. Cost: as gpool_range_destroy(), twice.
+ * Return: 0, -EBUSY (GPU work uses the cache; call again), -EIO, -ENODEV (the GPU driver failed), -EPIPE, -EINTR
+ * (gpool_wait_check() ended the wait for the work; the cache is unchanged), -ECHILD. Threads: no other thread may be in
+ * a call for the cache. Cost: as gpool_range_destroy(), twice.
  */
 GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
 
@@ -491,7 +492,7 @@ GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload
 /* ---- growing under pressure ---- */
 
 enum {
-	/* keep the content of preempted sequences, as gpool_kv_offload(); if it has no room, discard it */
+	/* keep the content of preempted sequences, as gpool_kv_offload(); if there is no room for it, discard it */
 	GPOOL_KV_GROW_OFFLOAD = 1u << 0,
 };
 

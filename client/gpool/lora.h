@@ -49,8 +49,9 @@ enum {
 	/*
 	 * Store the last pages of the adapters of this set together, so that their unused ends do not take memory. Each
 	 * engine has its own copy of the last page of an adapter, and shares the other pages with engines that set this
-	 * flag. It saves memory if adapters have few pages and are used by one or two engines. Adapters of one page are
-	 * stored as without the flag.
+	 * flag. The flag saves memory if adapters have few pages and are used by one or two engines. An adapter that
+	 * is smaller than a page is not an object, so each engine loads it, and the key adapters.hot_budget does not
+	 * count it. Adapters with less than 1 % of the last page unused are stored as without the flag.
 	 */
 	GPOOL_LORA_SHARE_PAGES = 1u << 2,
 };
@@ -81,11 +82,12 @@ struct gpool_lora_options {
 	/*
 	 * Limits of the adapters that this set keeps in the pool: their number, and the size of their pages in bytes.
 	 * If one of them, or of warm_adapters and warm_bytes, is not 0, the set evicts adapters itself, by a residency
-	 * policy, and loads an adapter only when it has room:
+	 * policy, and loads an adapter only when there is room for it:
 	 *
-	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first: its uses, of which
-	 *   half are forgotten in 30 minutes, times the time to load it, by its size. An adapter with 10 uses within a
-	 *   minute counts as if it had always been used at this rate.
+	 * - Only adapters that are not acquired are evicted, the one with the lowest worth first. The worth is the
+	 *   number of uses, of which half are forgotten in 30 minutes, multiplied by the time to load the adapter and
+	 *   divided by its size. An adapter with 10 uses within a minute counts as if it had always been used at this
+	 *   rate.
 	 * - For a minute, a prefetched adapter is evicted after all others, and only to make room for an adapter that
 	 *   is acquired.
 	 * - Every rebalance_ms, an adapter that is worth at least twice as much as a resident one may replace it.
@@ -131,6 +133,7 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  *   -EPERM   the session is an observer or admin
  *   -EUSERS  255 streams are open
  *   -EIO     the GPU driver failed
+ *   -EINTR   as gpool_stream_open()
  *   -ENOMEM, -ECHILD
  */
 GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
@@ -467,9 +470,13 @@ struct gpool_lora_stats {
 	uint64_t warm_full;                                       /* copies that were not stored, for lack of room */
 	uint64_t refused;                                         /* damaged copies, which were not used */
 	uint64_t rebalanced;                                      /* as in struct gpool_lora_info */
-	/* adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made */
+	/*
+	 * adapters, and copies in the warm pool, of all engines, that the agent has evicted since the pool was made;
+	 * without adapters that are only in shared pages (GPOOL_LORA_SHARE_PAGES)
+	 */
 	uint64_t hot_evictions, warm_evictions;
-	uint64_t hot_all_bytes; /* pages of the adapters of all engines of the trust domain in the pool */
+	/* pages of adapters of all engines of the trust domain in the pool, except the shared pages of other sets */
+	uint64_t hot_all_bytes;
 	/* sizes of the pools, and of the file system of cache_dir without the space that other files use; 0: no tier */
 	uint64_t hot_limit_bytes, warm_limit_bytes, cold_limit_bytes;
 	/* hot_all_bytes, warm_bytes and cold_bytes as shares of these, from 0 to 1 */
@@ -505,7 +512,7 @@ GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats 
  *
  * Threads: one at a time for each batch. Streams: options.stream orders the work. If the batch is applied, or graphs
  * are launched, on another stream, this stream must wait for options.stream after gpool_lora_batch_set(), and
- * options.stream must wait for this stream before the next call of it.
+ * options.stream must wait for this stream before the next gpool_lora_batch_set().
  */
 struct gpool_lora_batch;
 

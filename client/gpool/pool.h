@@ -58,8 +58,8 @@ GPOOL_API const char *gpool_last_error(int error);
  *
  * A signal alone does not end a wait. Programs that handle signals outside the signal handler, such as interpreters,
  * can set a check instead. Calls whose list of errors contains -EINTR run the check while they wait: for an agent, for
- * pages or spilled content, for a role, an event, a fence or an adapter. A call that returns -EINTR leaves the same
- * state as a call whose timeout has expired.
+ * pages or spilled content, for a role, an event, a fence, the work of streams or an adapter. A call that returns
+ * -EINTR leaves the same state as a call whose timeout has expired.
  *
  * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
  * thread starts the loads of adapters instead of this thread.

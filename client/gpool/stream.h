@@ -53,6 +53,7 @@ enum {
  *   -EOPNOTSUPP  the session is an observer or admin; or the device cannot write fences, and
  *                GPOOL_STREAM_HOST_SIGNALED is not set
  *   -EIO, -ENODEV  the GPU driver failed
+ *   -EINTR       gpool_wait_check() ended the wait for the default stream of a thread that has ended
  *   -ENOMEM, -ECHILD
  *
  * Cost: one driver call, and one more for the first stream of the session; none for a host-signaled timeline.

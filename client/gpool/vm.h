@@ -99,8 +99,9 @@ GPOOL_API int gpool_range_open(struct gpool *pool, const char *name, const struc
  *
  * Return: 0, or an error after which the range remains: -EBUSY (GPU work uses the range; an object is mapped in it:
  * gpool_range_unmap(); its spilled content is being moved), -EIO, -ENODEV (the GPU driver failed), -EPIPE (it is
- * asleep, and the agent is not running), -ECHILD. Threads: no other thread may be in a call for the range. Cost: an
- * unmap call for each run of mapped pages; for the last spilled range a request to the agent.
+ * asleep, and the agent is not running), -EINTR (gpool_wait_check() ended the wait for the work), -ECHILD. Threads: no
+ * other thread may be in a call for the range. Cost: an unmap call for each run of mapped pages; for the last spilled
+ * range a request to the agent.
  */
 GPOOL_API int gpool_range_destroy(struct gpool_range *range);
 
@@ -468,6 +469,7 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
  *   -ENOMEM      out of memory
  *   -EPERM       the session is an observer or admin; the name of an immutable range belongs to another tenant
  *   -EPIPE       the agent is not running; the spilled part of the content is unknown
+ *   -EINTR       gpool_wait_check() ended the wait for the work on the streams
  *   -ECHILD      after fork()
  *
  * Cost: an unmap call for each range, one request to the agent, the publication of immutable ranges and copies of

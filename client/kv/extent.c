@@ -59,9 +59,5 @@ int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, str
 
 struct gpool_fence offload_behind(struct gpool_kv *kv)
 {
-	struct gpool_fence fence = {0};
-
-	if (release_fence(kv->pool, kv->stream, &fence) && stream_sync_all(kv->pool))
-		release_fence(kv->pool, kv->stream, &fence);
-	return fence;
+	return release_fence_or_wait(kv->pool, kv->stream);
 }

@@ -275,6 +275,17 @@ static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options
 	return kv;
 }
 
+/* Destroy a range of a cache that is no longer complete: the check function of the thread must not prevent this. */
+static int range_close(struct gpool_range *range)
+{
+	int error;
+
+	do
+		error = gpool_range_destroy(range);
+	while (error == -EINTR);
+	return error;
+}
+
 int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, struct gpool_kv **kv)
 {
 	struct gpool_kv_options read;
@@ -304,8 +315,8 @@ int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, 
 	if (!error)
 		error = staging_open(made);
 	if (error) {
-		gpool_range_destroy(made->table_range);
-		gpool_range_destroy(made->range);
+		range_close(made->table_range);
+		range_close(made->range);
 		kv_release(made);
 		return error;
 	}
@@ -322,15 +333,16 @@ int gpool_kv_destroy(struct gpool_kv *kv)
 		return 0;
 	if (!kv->pool->alive)
 		return -ECHILD;
-	error = kv->pooled ? stream_sync_all(kv->pool) : 0;
+	/* The check function of the thread may end this wait: the cache is still complete. */
+	error = kv->pooled ? stream_await_all(kv->pool, -1) : 0;
 	if (!error)
 		error = pooled_end(kv);
 	if (!error)
-		error = gpool_range_destroy(kv->range);
+		error = kv->pooled ? range_close(kv->range) : gpool_range_destroy(kv->range);
 	if (error)
 		return error;
 	kv->range = NULL;
-	error = gpool_range_destroy(kv->table_range);
+	error = range_close(kv->table_range);
 	if (error)
 		return error;
 	offload_end(kv);

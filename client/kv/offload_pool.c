@@ -213,7 +213,9 @@ void pieces_forget(struct gpool_kv *kv, struct kv_saved *saved)
 {
 	for (uint32_t i = 0; i < saved->count; i++) {
 		piece_settle(kv, &saved->pieces[i], true);
-		gpool_discard(kv->pool, &saved->pieces[i].block);
+		/* The check function of the thread must not keep the piece, which would be lost. */
+		while (gpool_discard(kv->pool, &saved->pieces[i].block) == -EINTR)
+			;
 	}
 	free(saved->pieces);
 }

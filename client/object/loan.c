@@ -1,4 +1,5 @@
 /* loan.c - loans: pins that are ended by code that does not use gpool; see client/gpool/object.h. */
+#include "client/core/interrupt.h"
 #include "client/core/stream.h"
 
 /*
@@ -10,7 +11,12 @@ static void unpin_behind(const struct gpool_loan *loan, struct gpool_fence fence
 	int error = loan->object ? gpool_object_unpin_after(loan->object, fence)
 				 : gpool_unpin_after(loan->pool, &loan->block, fence);
 
-	if (error != -ENOMEM || gpool_fence_wait(loan->pool, fence, -1) == -EIO)
+	if (error != -ENOMEM)
+		return;
+	wait_pause(true); /* a check must not end the pin before the fence is signaled */
+	error = gpool_fence_wait(loan->pool, fence, -1);
+	wait_pause(false);
+	if (error == -EIO)
 		return;
 	if (loan->object)
 		gpool_object_unpin(loan->object);

@@ -166,6 +166,26 @@ static int open_ask(const struct gpool_object *object, const struct gpool_object
 	return reply->error ? fail(reply->error, "object '%s': %s", object->name, reply->text) : 0;
 }
 
+int object_adapter_ask(struct gpool *pool, const char *name, const char *adapter)
+{
+	struct msg_adapter_request request;
+	struct msg_adapter_reply reply;
+	uint8_t question[MSG_LARGEST_adapter_request], answer[MSG_LARGEST_adapter_reply];
+	struct attach_call call = {
+		.request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1};
+	int length;
+
+	msg_text_copy(request.object, sizeof(request.object), name);
+	msg_text_copy(request.name, sizeof(request.name), adapter);
+	call.length = msg_encode_adapter_request(&request, 0, NULL, question, sizeof(question));
+	length = attach_call(pool, &call);
+	if (length < 0)
+		return length;
+	if (msg_decode_adapter_reply(&reply, answer, (size_t)length))
+		return -EPROTO;
+	return reply.error ? fail(reply.error, "object '%s': %s", name, reply.text) : 0;
+}
+
 static bool name_is_asked(const struct gpool_object *object)
 {
 	for (const struct gpool_object *other = object->pool->objects; other; other = other->next)

@@ -103,6 +103,12 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
 	struct gpool_object **object);
 
+/*
+ * object_adapter_ask() - ask the agent whether this session may publish an adapter `adapter` as object `name`. Return:
+ * 0, -EPERM, with its text, or as attach_call().
+ */
+int object_adapter_ask(struct gpool *pool, const char *name, const char *adapter) GPOOL_INTERNAL(object_adapter_ask);
+
 /* object_pin.c */
 /* object_pin_raise() - pin an object whose pages are in transit because it is about to be published. */
 void object_pin_raise(struct gpool_object *object);

@@ -2,6 +2,7 @@
 #include "client/vm/range.h"
 
 #include "client/core/alloc.h"
+#include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "client/core/refill.h"
 #include "client/core/stitch.h"
@@ -378,14 +379,13 @@ static int spilled_discard(struct gpool *pool)
 	return 0;
 }
 
-int range_end(struct gpool_range *range)
+/* The work on the pool's streams is done. The caller holds the lock. */
+static int range_end(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
 	struct thread_stats *transit;
-	int error = range->mapped ? stream_sync_all(pool) : 0;
+	int error = range_settle(range);
 
-	if (!error)
-		error = range_settle(range);
 	if (!error)
 		error = range_unmap(range);
 	if (error)
@@ -413,9 +413,27 @@ int range_end(struct gpool_range *range)
 	return 0;
 }
 
+/*
+ * If this thread has a check function and the range is mapped, wait for the work on the pool's streams without a lock,
+ * and set *awaited. Return: as stream_await_all().
+ */
+static int range_await(struct gpool_range *range, bool *awaited)
+{
+	struct gpool *pool = range->pool;
+
+	*awaited = false;
+	if (!wait_checked())
+		return 0;
+	pthread_mutex_lock(&pool->ranges->lock);
+	*awaited = range->mapped;
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return *awaited ? stream_await_all(pool, -1) : 0;
+}
+
 int gpool_range_destroy(struct gpool_range *range)
 {
 	struct gpool *pool;
+	bool awaited;
 	int error;
 
 	if (!range)
@@ -423,9 +441,18 @@ int gpool_range_destroy(struct gpool_range *range)
 	pool = range->pool;
 	if (!pool->alive)
 		return -ECHILD;
+	error = range_await(range, &awaited);
+	if (error)
+		return error;
+	wait_pause(true);
 	pthread_mutex_lock(&pool->ranges->lock);
-	error = range_end(range);
+	/* Work that other threads have queued since range_await() does not use the range, which is about to end. */
+	if (range->mapped && !awaited)
+		error = stream_sync_all(pool);
+	if (!error)
+		error = range_end(range);
 	pthread_mutex_unlock(&pool->ranges->lock);
+	wait_pause(false);
 	return error;
 }
 

@@ -114,9 +114,6 @@ int range_object_pages(struct gpool_range *range);
  */
 int range_settle(struct gpool_range *range);
 
-/* range_end() - destroy a range. Return: 0, -EBUSY, or as gpool_range_destroy(). */
-int range_end(struct gpool_range *range);
-
 void range_free(struct gpool_range *range);
 
 #endif

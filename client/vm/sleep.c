@@ -3,7 +3,7 @@
  * spilled or discarded.
  *
  * The steps are ordered so that each step that may fail can be undone, or need not be:
- *   1 wait for the library's streams
+ *   1 wait for the library's streams; a thread with a check function first waits without a lock
  *   2 publish the ranges to keep; they may stay published, since only their write access has changed
  *   3 unmap; to undo this, map the same pages again
  *   4 spill all mutable ranges as one block: the agent saves either all of it or nothing
@@ -13,6 +13,7 @@
 #include "client/vm/range.h"
 
 #include "client/core/alloc.h"
+#include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "client/core/refill.h"
 #include "client/core/stitch.h"
@@ -20,6 +21,9 @@
 #include "client/core/window.h"
 
 #include <stdlib.h>
+
+/* The first wait with the lock held; chosen: as long as a delay that users do not notice. */
+enum { LOCKED_MS = 50 };
 
 static bool is_mutable(const struct gpool_range *range)
 {
@@ -222,10 +226,23 @@ static void range_let_go(struct gpool_range *range)
 	}
 }
 
-static int sleep_all(struct gpool *pool)
+/* Wait with the lock held, for at most most_ms (-1: no limit). Return: -EINPROGRESS: it was not sufficient. */
+static int streams_wait(struct gpool *pool, int most_ms)
+{
+	int error;
+
+	if (most_ms < 0)
+		return stream_sync_all(pool);
+	wait_pause(true);
+	error = stream_await_all(pool, most_ms);
+	wait_pause(false);
+	return error == -ETIMEDOUT ? -EINPROGRESS : error;
+}
+
+static int sleep_all(struct gpool *pool, int most_ms)
 {
 	struct ranges *ranges = pool->ranges;
-	int error = stream_sync_all(pool);
+	int error = streams_wait(pool, most_ms);
 	uint32_t pages = 0;
 
 	for (struct gpool_range *range = ranges->all; range && !error; range = range->next) {
@@ -254,10 +271,42 @@ static int sleep_all(struct gpool *pool)
 	return 0;
 }
 
+static int sleep_locked(struct gpool *pool, int most_ms)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&pool->ranges->lock);
+	if (!pool->ranges->asleep) {
+		error = gate_close(pool->ranges) ? sleep_all(pool, most_ms)
+						 : fail(-EBUSY, "another thread executes a call that uses a range");
+		if (!pool->ranges->asleep)
+			gate_open(pool->ranges);
+	}
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return error;
+}
+
+/*
+ * Let the check function of this thread end the wait for the streams, during which no lock is held. Other threads may
+ * queue work before the lock is acquired. The time for which this work is awaited with the lock held grows with each
+ * try, so that a thread that always queues work delays the sleep, but does not prevent it.
+ */
+static int sleep_checked(struct gpool *pool)
+{
+	for (int most_ms = LOCKED_MS;; most_ms *= 2) {
+		int error = gpool_asleep(pool) ? 0 : stream_await_all(pool, -1);
+
+		if (!error)
+			error = sleep_locked(pool, most_ms);
+		if (error != -EINPROGRESS)
+			return error;
+	}
+}
+
 int gpool_sleep(struct gpool *pool, uint32_t flags)
 {
 	struct thread_cache *cache;
-	int error = 0;
+	int error;
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -265,14 +314,7 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 		return fail(-EINVAL, "flags are 0x%x; they must be 0", flags);
 	if (pool->session_kind)
 		return fail_kind(pool);
-	pthread_mutex_lock(&pool->ranges->lock);
-	if (!pool->ranges->asleep) {
-		error = gate_close(pool->ranges) ? sleep_all(pool)
-						 : fail(-EBUSY, "another thread executes a call that uses a range");
-		if (!pool->ranges->asleep)
-			gate_open(pool->ranges);
-	}
-	pthread_mutex_unlock(&pool->ranges->lock);
+	error = wait_checked() ? sleep_checked(pool) : sleep_locked(pool, -1);
 	if (error)
 		return error;
 	/* Make cached pages idle: the agent reclaims idle pages when they are needed, or after a time. */

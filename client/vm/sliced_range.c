@@ -9,6 +9,7 @@
  * The background task handles one block at a time, `working`, beyond the size to which a call is growing. A growing
  * call therefore waits for the task only if the task is providing a block that the call needs.
  */
+#include "client/core/interrupt.h"
 #include "client/core/stream.h"
 #include "client/core/last_error.h"
 #include "client/vm/background.h"
@@ -186,7 +187,9 @@ static int sliced_open(struct gpool_sliced_range *sliced, const struct gpool_ran
 	sliced->task.run = sliced_work;
 	error = sliced->read_ahead ? background_add(pool, &sliced->task) : 0;
 	if (error) {
+		wait_pause(true); /* the range must not remain */
 		gpool_range_destroy(sliced->range);
+		wait_pause(false);
 		return -ENOMEM;
 	}
 	pthread_mutex_lock(&pool->ranges->lock);

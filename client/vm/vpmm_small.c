@@ -462,7 +462,7 @@ static int source_alloc(struct vpmm *vpmm, uint64_t bytes, int32_t timeout_ms, s
 		return vpmm_too_much(vpmm->pool, pages);
 	options.usage = vpmm->options.usage;
 	options.timeout_ms = timeout_ms;
-	/* As the pins of VPMM pages, this one lasts as long as the program needs the memory, and is not leaked. */
+	/* Like the pins of VPMM pages, this one lasts as long as the program needs the memory, and is not a leak. */
 	error = alloc_request_read(vpmm->pool, &options, BLOCK_RANGE, &request);
 	if (!error)
 		error = alloc_block(vpmm->pool, (uint32_t)pages, &request, &span->block);

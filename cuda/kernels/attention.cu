@@ -507,7 +507,7 @@ static __device__ __forceinline__ void prefill(const struct attention_args &args
 
 	queries_load<F>(args, job, first, lane, 32, queries);
 	state_clear(state);
-	/* The wait for the first keys includes the queries. The barrier after it is one for all warps. */
+	/* The wait for the first keys includes the queries. All warps meet at the barrier that follows it. */
 	tokens_add<F, E, CODES>(
 		args, job, row, 0, job.end, F::TOKENS, queries, memory + F::WARPS * F::QUERIES * 32, state);
 #pragma unroll

@@ -1,14 +1,15 @@
 /*
- * element_rows_avx512.c - conversion to int8 with AVX-512, which computes 16 elements at once. Everything else is that
- * of AVX2.
+ * element_rows_avx512.c - conversion to int8 with AVX-512, which computes 16 elements at once. The other operations are
+ * those of AVX2.
  *
  * The scales of up to 16 groups are computed at once, because the largest magnitude of a group, two divisions and the
  * first code depend on each other and would take longer than all codes of a short group.
  *
  * A division takes longer than all other instructions for 16 codes, so fp16 and bf16 are multiplied with the reciprocal
- * of the scale, as the sum of two numbers. With 11 bits of a value and 8 bits of a scale, a quotient that is not
- * halfway between two codes differs from the middle by more than 2^-17 of its value, and the computed quotient equals
- * each quotient that is: the second number undoes the rounding of the first one.
+ * of the scale, as the sum of two numbers. A value has 11 bits and a scale 8. A quotient that is not halfway between
+ * two codes therefore differs from the halfway point by more than 2^-17 of its value, and is rounded to the same code
+ * as by a division. A quotient that is halfway is computed exactly, because the second number compensates the rounding
+ * of the first one.
  *
  * A scale is rounded up, so that no quotient reaches 127.5, and codes need no limit.
  */
@@ -100,8 +101,8 @@ INLINE void scales_compute(uint32_t element, struct groups *groups, uint32_t cou
 	const float most = element == ELEMENT_F16 ? element_most(element) / 127 : 0x1p40f;
 
 	/*
-	 * Not usual are groups without an int8 form, numbers whose squares are not exact enough in fp32, and numbers so
-	 * large that the values of codes must be limited.
+	 * The other groups have no int8 form, numbers whose squares are not exact enough in fp32, or numbers so large
+	 * that the values of codes must be limited.
 	 */
 	groups->usual = _mm512_cmp_ps_mask(scale, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ) &
 		_mm512_cmp_ps_mask(scale, _mm512_set1_ps(most), _CMP_LE_OQ);

@@ -81,7 +81,7 @@ void eviction_used(struct eviction *eviction, uint32_t node);
 
 /*
  * eviction_pin() - protect a node from eviction until it is unpinned. Pins nest, up to UINT32_MAX. A pinned node also
- * protects its parents.
+ * protects its ancestors.
  */
 void eviction_pin(struct eviction *eviction, uint32_t node);
 void eviction_unpin(struct eviction *eviction, uint32_t node);

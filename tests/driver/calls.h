@@ -1,6 +1,6 @@
 /*
- * calls.h - assert the driver calls that a public call makes. The rows CALLS(), NEVER() and UNMEASURED() of the
- * two programs that include this header are the table of docs/driver_calls.md (tests/docs/driver_calls).
+ * calls.h - assert the driver calls that a public call makes. The rows CALLS() and NEVER() of the programs that include
+ * this header are the table of docs/driver_calls.md (tests/docs/driver_calls).
  *
  * Method: the driver's double counts the calls of each thread, so calls of other threads have no effect.
  */
@@ -15,8 +15,27 @@ enum { KINDS = 256 };
 
 static const char *(*double_calls)(unsigned kind, uint64_t *count); /* of the calls that a row counts */
 static const char *(*thread_calls)(unsigned kind, uint64_t *count), *(*process_calls)(unsigned kind, uint64_t *count);
+static void (*driver_fail)(const char *name, uint64_t n, int error);
 static uint64_t calls_before[KINDS];
 static int calls_wrong;
+
+static inline void double_open(void)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+
+	*(void **)&thread_calls = driver ? dlsym(driver, "gpuDoubleThreadCalls") : NULL;
+	*(void **)&process_calls = driver ? dlsym(driver, "gpuDoubleCalls") : NULL;
+	*(void **)&driver_fail = driver ? dlsym(driver, "gpuDoubleFail") : NULL;
+	assert_true(thread_calls && process_calls && driver_fail);
+}
+
+/* Make the next call of this function of the driver fail, with CUDA_ERROR_UNKNOWN. */
+static inline void call_fails(const char *name)
+{
+	if (!driver_fail)
+		double_open();
+	driver_fail(name, 1, 999);
+}
 
 /* Return the number of calls of a kind that this thread has made since `before`. */
 static inline uint64_t calls_of(const uint64_t *before, const char *wanted)
@@ -35,14 +54,9 @@ static inline void calls_begin(bool all)
 {
 	uint64_t count;
 
-	if (!thread_calls) {
-		void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-
-		*(void **)&thread_calls = driver ? dlsym(driver, "gpuDoubleThreadCalls") : NULL;
-		*(void **)&process_calls = driver ? dlsym(driver, "gpuDoubleCalls") : NULL;
-	}
+	if (!thread_calls)
+		double_open();
 	double_calls = all ? process_calls : thread_calls;
-	assert_non_null(double_calls);
 	memset(calls_before, 0, sizeof(calls_before));
 	for (unsigned kind = 0; double_calls(kind, &count); kind++) {
 		assert_true(kind < KINDS);
@@ -67,6 +81,59 @@ static inline uint64_t calls_expected(const char *text, const char *name)
 		text += strspn(text, ", ");
 	}
 	return 0;
+}
+
+/*
+ * Return the value of a count such as "3", "n", "2n" or "n + 1", which ends before `end`. An empty count is 1. *end
+ * receives the first character after it.
+ */
+static inline uint64_t count_value(const char *count, uint64_t n, const char **end)
+{
+	uint64_t sum = 0;
+
+	for (;;) {
+		char *after;
+		uint64_t factor = strtoull(count, &after, 10);
+
+		if (*after == 'n')
+			sum += (after == count ? 1 : factor) * n;
+		else
+			sum += after == count ? 1 : factor;
+		count = after + (*after == 'n');
+		if (strncmp(count, " + ", 3) != 0)
+			break;
+		count += 3;
+	}
+	*end = count;
+	return sum;
+}
+
+/* Return a text in which the counts are formulas of n, with their values, in the form that calls_end() expects. */
+static inline const char *calls_filled(const char *text, uint64_t n)
+{
+	static char filled[1024];
+	char *to = filled;
+
+	*to = '\0';
+	while (*text) {
+		size_t name = strncmp(text, "cu", 2) ? 0 : strcspn(text, ", ");
+		const char *end = text + name + (name && text[name] == ' ');
+		uint64_t count = count_value(end, n, &end);
+		const char *before = to > filled ? ", " : "";
+
+		if (!count)
+			;
+		else if (!name)
+			to += sprintf(to, "%s%llu frame%s", before, (unsigned long long)count, count > 1 ? "s" : "");
+		else if (count == 1)
+			to += sprintf(to, "%s%.*s", before, (int)name, text);
+		else
+			to += sprintf(to, "%s%.*s %llu", before, (int)name, text, (unsigned long long)count);
+		assert_true(to < filled + sizeof(filled) - 100);
+		text = end + strcspn(end, ",");
+		text += strspn(text, ", ");
+	}
+	return filled;
 }
 
 /*
@@ -125,6 +192,16 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 #define CALLS_MOST(call, situation, text) CALLS_RETURN(call, >= 0, text, true, false)
 /* CALLS_ERROR() - the same for a call that returns this error. */
 #define CALLS_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, false, false)
+/* CALLS_MOST_ERROR() - the same for a call that returns this error, if there may be fewer calls. */
+#define CALLS_MOST_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, true, false)
+/*
+ * CALLS_N() - the same for a situation with a variable n: the counts of the text may be formulas such as "n", "2n" and
+ * "n + 1". A test makes the call with several values of n.
+ */
+#define CALLS_N(n, call, situation, text) CALLS_RETURN(call, >= 0, calls_filled(text, n), false, false)
+#define CALLS_N_MOST(n, call, situation, text) CALLS_RETURN(call, >= 0, calls_filled(text, n), true, false)
+#define CALLS_N_ERROR(n, call, error, situation, text) CALLS_RETURN(call, == error, calls_filled(text, n), false, false)
+#define CALLS_N_VOID(n, call, situation, text) CALLS_VOID(call, situation, calls_filled(text, n))
 /* CALLS_ALL() - the same for the calls of all threads, if the other threads make none after the call returns. */
 #define CALLS_ALL(call, situation, text) CALLS_RETURN(call, >= 0, text, false, true)
 /* CALLS_VOID() - the same for a function without a result. */
@@ -152,9 +229,6 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 /* A pool of 64 pages, each a handle. A lease grows by single pages, and keeps all pages that it has had. */
 static const char *const steady[] = {
 	"--pool", POOL, CALM, "--set", "lease.idle=1h", "--set", "lease.keep_pages=64", NULL};
-
-/* UNMEASURED() - a situation of more calls which these tests do not produce; the text is not asserted. */
-#define UNMEASURED(call, situation, text)
 
 static inline int calls_result(int failed)
 {

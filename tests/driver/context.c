@@ -14,7 +14,7 @@ static _Thread_local struct {
 	int depth;
 } thread;
 
-/* A handle names a device and a generation, so that one of a context that has been destroyed is recognized. */
+/* A handle names a device and a generation, so that the handle of a destroyed context is recognized. */
 CUcontext context_handle(const struct context *context)
 {
 	return (CUcontext)(uintptr_t)(0xc0de000000000000ull | (uint64_t)context->generation << 16 |

@@ -60,7 +60,7 @@ static const struct {
 	unsigned us;
 } costs[] = {{"cuMemCreate", 193}, {"cuMemMap", 2}, {"cuMemSetAccess", 36}, {"cuMemUnmap", 26}};
 
-/* call_find() - return the index of a name; an entry point's version, as in cuMemAlloc_v2, is no part of it. */
+/* call_find() - return the index of a name; an entry point's version, as in cuMemAlloc_v2, is not part of it. */
 static unsigned call_find(const char *name)
 {
 	size_t length = strlen(name);
@@ -143,10 +143,11 @@ void driver_fault_chance(void)
 
 /*
  * For tests: gpuDoubleFault() - make the device of this process fail. gpuDoubleFailed() - return the error with which
- * it has failed, or 0.
+ * it has failed, or 0. gpuDoubleFail() - make the n-th later call of this function fail with this CUresult, once.
  */
 __attribute__((visibility("default"))) void gpuDoubleFault(void);
 __attribute__((visibility("default"))) int gpuDoubleFailed(void);
+__attribute__((visibility("default"))) void gpuDoubleFail(const char *name, uint64_t n, int error);
 
 void gpuDoubleFault(void)
 {
@@ -163,6 +164,17 @@ int gpuDoubleFailed(void)
 	fault = driver.fault;
 	pthread_mutex_unlock(&driver.lock);
 	return (int)fault;
+}
+
+void gpuDoubleFail(const char *name, uint64_t n, int error)
+{
+	unsigned call;
+
+	pthread_mutex_lock(&driver.lock);
+	call = call_find(name);
+	calls[call].fail_at = calls[call].count + n;
+	calls[call].fail_with = (CUresult)error;
+	pthread_mutex_unlock(&driver.lock);
 }
 
 /*

@@ -117,7 +117,10 @@ void kernels_forget(void);
 
 /* context.c */
 struct context *context_current(void);
-/* context_of() - check a handle. Return: the context, or NULL if it is none or has been destroyed. */
+/*
+ * context_of() - check a handle. Return: the context, or NULL if the handle names none or the context has been
+ * destroyed.
+ */
 struct context *context_of(CUcontext handle);
 CUcontext context_handle(const struct context *context);
 

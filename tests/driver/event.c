@@ -57,7 +57,7 @@ bool event_reached(const struct event *event, uint64_t record)
 		!(atomic_load(record_word(event, record)) & record_bit(record));
 }
 
-/* event_gone() - an imported event whose maker has died or destroyed it. */
+/* event_gone() - return true for an imported event whose maker has died or destroyed it. */
 static bool event_gone(const struct event *event)
 {
 	return event->imported && !machine_event_alive(event->state, event->generation);

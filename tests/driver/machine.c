@@ -23,7 +23,7 @@ static int folder = -1;
 /* everyone_may_use() - let processes of other users, which may use a GPU, open a file in the folder. */
 static void everyone_may_use(int fd)
 {
-	fchmod(fd, 0666); /* fails if another user has made the file, which has then done it */
+	fchmod(fd, 0666); /* fails if another user has made the file, and has thus changed its mode already */
 }
 
 CUresult machine_open(void)
@@ -104,7 +104,7 @@ CUresult machine_take(int device, uint64_t bytes, int *fd, char name[64])
 		if (!bytes_take(device, bytes))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	/* It gets its name only with its lock, so that no other process takes it back before. */
+	/* The file gets a name only after it was locked, so that no other process frees it as unused. */
 	*fd = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (*fd < 0)
 		goto give_bytes;

@@ -809,7 +809,7 @@ CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags)
 			return call_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	if (memory_is_device((uintptr_t)at) || !memory_is_writable((uintptr_t)at, bytes))
 		return call_leave(CUDA_ERROR_INVALID_VALUE);
-	/* An address on the device of its own, unless the attribute permits that of the host. */
+	/* With the setting host_alias, as the attribute reports, the memory has another address on the device. */
 	alias = settings.host_alias ? mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
 				    : at;
 	registration = alias == MAP_FAILED ? NULL : calloc(1, sizeof(*registration));

@@ -29,6 +29,7 @@
 
 void gpuDoubleFault(void);
 int gpuDoubleFailed(void);
+void gpuDoubleFail(const char *name, uint64_t n, int error);
 const char *gpuDoubleThreadCalls(unsigned kind, uint64_t *count);
 uint64_t gpuDoubleModeled(void);
 int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total);

@@ -444,7 +444,10 @@ CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priori
 	return result != CUDA_SUCCESS ? result : call_leave(create(handle, flags));
 }
 
-/* "Stream Management", cuStreamDestroy: returns at once while work goes on; default streams cannot be destroyed. */
+/*
+ * "Stream Management", cuStreamDestroy: returns at once, while queued work continues; default streams cannot be
+ * destroyed.
+ */
 CUresult cuStreamDestroy(CUstream handle)
 {
 	CUresult result = call_enter(__func__, CALL_CONTEXT | CALL_AFTER_FAULT);

@@ -46,7 +46,7 @@ static void test_kv(void **state)
 	CALLS(gpool_kv_append(kv, sequence, 1, &slot), "steady", "");
 	CALLS(gpool_kv_append(kv, sequence, 30, NULL), "the cache needs a page",
 		"cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess, 3 frames");
-	CALLS(gpool_kv_fork(kv, sequence, &child), "steady", "");
+	NEVER(gpool_kv_fork(kv, sequence, &child));
 	CALLS(gpool_kv_append(kv, child, 1, &slot), "the last block is shared", "cuMemcpyAsync, 1 frame");
 	CALLS(gpool_kv_grow(kv, child, 1, NULL, &slot, NULL), "steady", "");
 	NEVER(gpool_kv_table(kv, sequence, &blocks, &count));
@@ -79,12 +79,6 @@ static void test_kv(void **state)
 	CALLS(gpool_kv_destroy(kv), "always",
 		"cuMemAddressFree 2, cuMemHostUnregister, cuMemUnmap 2, cuStreamIsCapturing 2, cuStreamSynchronize 2, "
 		"7 frames");
-	UNMEASURED(gpool_kv_can_allocate, "offered pages of the cache were evicted", "as gpool_free()");
-	UNMEASURED(gpool_kv_can_batch, "offered pages of the cache were evicted", "as gpool_free()");
-	UNMEASURED(gpool_kv_stats, "offered pages of the cache were evicted", "as gpool_free()");
-	UNMEASURED(gpool_kv_allocate, "GPOOL_KV_ZERO, for each run of blocks", "as gpool_fill()");
-	UNMEASURED(gpool_kv_grow, "otherwise", "as gpool_kv_append()");
-	UNMEASURED(gpool_kv_grow, "for each preempted sequence, with GPOOL_KV_GROW_OFFLOAD", "as gpool_kv_offload()");
 }
 
 /* Fill the cache, so that a sequence can grow only if another one is preempted. */
@@ -190,12 +184,10 @@ static void test_kv_compact(void **state)
 	settle();
 	CALLS(gpool_kv_compact(kv, 4), "four adjacent blocks are moved",
 		"cuMemcpyAsync, cuStreamIsCapturing 2, cuStreamWriteValue64, 2 frames");
-	UNMEASURED(gpool_kv_compact, "more", "a kernel, as gpool_kv_copy_blocks()");
 	settle();
-	CALLS(gpool_kv_preempt(kv, sequences[0], &victim), "a page is no longer used", "");
+	assert_true(gpool_kv_preempt(kv, sequences[0], &victim) > 0);
 	assert_int_equal(gpool_kv_free(kv, sequences[2]), 0);
 	CALLS(gpool_kv_resume(kv, sequences[0]), "steady", "");
-	UNMEASURED(gpool_kv_fork, "the pages of free blocks were evicted", "as gpool_kv_allocate()");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -235,9 +227,6 @@ static void test_kv_offload(void **state)
 		CALLS(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, &victim), "GPOOL_KV_OFFLOAD_INT8",
 			"cuLaunchKernel, cuMemcpyAsync 3, cuStreamIsCapturing 6, cuStreamWriteValue64 3, 7 frames");
 	}
-	UNMEASURED(gpool_kv_prefetch, "blocks of the pool were spilled (GPOOL_KV_OFFLOAD_POOL)", "as gpool_alloc()");
-	UNMEASURED(gpool_kv_quant_error, "the work is not done", "as gpool_fence_done()");
-	UNMEASURED(gpool_kv_offload, "GPOOL_KV_OFFLOAD_POOL", "as gpool_alloc(), and a copy for each run of blocks");
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -290,9 +279,6 @@ static void test_kv_prefix(void **state)
 	prefix.count = 8;
 	CALLS(gpool_kv_prefix_allocate(kv, &request, &prefix, &sequence, &tokens),
 		"one page of the prefix is in the pool", "cuMemMap, cuMemSetAccess, 2 frames");
-	UNMEASURED(gpool_kv_prefix_find, "offered pages of the cache were evicted", "as gpool_free()");
-	UNMEASURED(gpool_kv_prefix_tree, "offered pages of the cache were evicted", "as gpool_free()");
-	UNMEASURED(gpool_kv_prefix_publish, "offered pages of the cache were evicted", "as gpool_free()");
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -350,7 +336,6 @@ static void test_kv_group(void **state)
 	NEVER(gpool_kv_group_create_members(&one, 1, 8 * BLOCK_TOKENS, &group));
 	gpool_kv_group_destroy(group);
 	CALLS(gpool_kv_execute(caches[0], &order), "steady", "");
-	UNMEASURED(gpool_kv_execute, "otherwise", "as the call that is ordered");
 	NEVER(gpool_kv_group_create(caches, 2, 8 * BLOCK_TOKENS, &group));
 	CALLS(gpool_kv_group_can_allocate(group, 4, &member, &need), "steady", "");
 	NEVER(gpool_kv_group_oom_info(group, &member, &need));
@@ -376,12 +361,6 @@ static void test_kv_group(void **state)
 	CALLS(gpool_kv_group_free(group, child), "steady: the blocks are shared", "");
 	CALLS_VOID(gpool_kv_group_destroy(group), "steady: one sequence",
 		"cuStreamIsCapturing 4, cuStreamWriteValue64 2, 2 frames");
-	UNMEASURED(gpool_kv_group_can_allocate, "in each cache", "as gpool_kv_can_allocate()");
-	UNMEASURED(gpool_kv_group_fork, "in each cache", "as gpool_kv_fork()");
-	UNMEASURED(gpool_kv_group_preempt, "in each cache", "as gpool_kv_preempt()");
-	UNMEASURED(gpool_kv_group_grow, "otherwise, for each preempted sequence and for the append",
-		"as gpool_kv_group_preempt() and gpool_kv_group_append()");
-	UNMEASURED(gpool_kv_group_destroy, "for each sequence", "as gpool_kv_group_free()");
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_kv_destroy(caches[i]), 0);
 }
@@ -440,18 +419,13 @@ static void test_adapters(void **state)
 		assert_int_equal(gpool_lora_release(lora, id, none), 0);
 	CALLS(gpool_lora_release(lora, id, none), "steady", "");
 	CALLS(gpool_lora_unload(lora, id), "steady", "");
-	UNMEASURED(gpool_lora_unload, "scattered pages", "as gpool_free()");
 	CALLS(gpool_lora_prefetch(lora, id), "the adapter is loaded, by threads of the library", "");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_release(lora, id, none), 0);
 	CALLS(gpool_lora_unregister(lora, id), "steady", "");
-	UNMEASURED(gpool_lora_unregister, "scattered pages", "as gpool_free()");
 	CALLS_MOST(gpool_lora_destroy(lora), "always: two loader threads",
 		"cuEventDestroy 8, cuMemHostUnregister 2, cuStreamDestroy 2, cuStreamIsCapturing 4, "
 		"cuStreamSynchronize 4, 12 frames");
-	UNMEASURED(gpool_lora_acquire_async, "the adapter is an object of another engine",
-		"none: threads of the library open it");
-	UNMEASURED(gpool_lora_release, "the fence of an earlier release is not signaled", "as gpool_fence_done()");
 	assert_int_equal(engine_adapters_end(), 0);
 }
 
@@ -591,10 +565,6 @@ static void test_scheduler(void **state)
 		"an adapter is loaded, by threads of the library", "");
 	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, none), 0);
 	CALLS(gpool_lora_scheduler_destroy(scheduler), "steady", "");
-	UNMEASURED(gpool_lora_scheduler_add, "the adapter is acquired", "as gpool_lora_acquire_async()");
-	UNMEASURED(gpool_lora_scheduler_finish, "the adapter is released", "as gpool_lora_release()");
-	UNMEASURED(gpool_lora_scheduler_remove, "the adapter is released", "as gpool_lora_release()");
-	UNMEASURED(gpool_lora_scheduler_destroy, "for each request", "as gpool_lora_release()");
 	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], none), 0);
 }
 

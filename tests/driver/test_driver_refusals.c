@@ -212,7 +212,7 @@ static void physical_memory(void)
 	CUmemGenericAllocationHandle handle;
 	size_t bytes;
 	int fd = open("/dev/null", O_RDONLY), pair[2];
-	char forged[88] = {0}; /* as long as a message of the driver's */
+	char forged[88] = {0}; /* as long as a message of the double */
 
 	setup(NULL);
 	fabric.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
@@ -661,7 +661,10 @@ static void capture_modes(void)
 
 	setup(NULL);
 	captured = stream_new();
-	/* Others may not while a thread captures in global mode, unless their own mode is another one. */
+	/*
+	 * While a thread captures in global mode, other threads may allocate only if their own mode is not the global
+	 * one.
+	 */
 	OK(cuStreamBeginCapture(captured, global));
 	thread_mode = local;
 	in_another_thread(allocate_accepted);
@@ -673,13 +676,13 @@ static void capture_modes(void)
 	OK(cuThreadExchangeStreamCaptureMode(&mode));
 	in_another_thread(allocate_refused);
 	REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(captured, &graph));
-	/* Others may while a thread captures in its own mode; the thread itself may not. */
+	/* While a thread captures in thread-local mode, other threads may allocate, but the thread itself may not. */
 	OK(cuStreamBeginCapture(captured, local));
 	thread_mode = global;
 	in_another_thread(allocate_accepted);
 	REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&at, PAGE));
 	REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(captured, &graph));
-	/* All may while a capture is relaxed. */
+	/* While a capture is in relaxed mode, all threads may allocate. */
 	OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
 	OK(cuMemAlloc(&at, PAGE));
 	OK(cuStreamEndCapture(captured, &graph));

@@ -176,7 +176,7 @@ static int fails_on_demand(void)
 		: 1;
 }
 
-/* Unmap the memory of a copy that runs while the device fails. The CPU must not go on with the copy. */
+/* Unmap the memory of a copy that runs while the device fails. The CPU must not continue the copy. */
 static int fails_during_a_copy(void)
 {
 	uint64_t before, now, total;
@@ -602,7 +602,7 @@ static void *other_thread(void *result)
 	return NULL;
 }
 
-/* A version, as in cuMemAlloc_v2, is no part of a name. Refused calls count. */
+/* A version, as in cuMemAlloc_v2, is not part of a name. Refused calls count. */
 static void test_calls_are_counted_for_each_thread(void **state)
 {
 	uint64_t creates = thread_calls("cuMemCreate"), allocs = thread_calls("cuMemAlloc");
@@ -623,6 +623,21 @@ static void test_calls_are_counted_for_each_thread(void **state)
 	assert_int_equal(thread_calls("cuMemAlloc"), allocs + 2);
 	assert_int_equal(thread_calls("cuMemAlloc_v2"), 0);
 	assert_int_equal(gpuDoubleModeled(), modeled + 2 * 193);
+}
+
+/* gpuDoubleFail() makes one later call fail, which has no other effect. */
+static void test_a_later_call_fails(void **state)
+{
+	(void)state;
+	gpuDoubleFail("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
+	OK(cuMemRelease(create(PAGE)));
+	{
+		CUmemAllocationProp properties_of = properties(0);
+		CUmemGenericAllocationHandle handle;
+
+		REFUSED(UNKNOWN, cuMemCreate(&handle, PAGE, &properties_of, 0));
+	}
+	OK(cuMemRelease(create(PAGE)));
 }
 
 int main(void)
@@ -648,6 +663,7 @@ int main(void)
 		cmocka_unit_test(test_an_unknown_function_has_no_address),
 		cmocka_unit_test(test_host_memory_is_writable),
 		cmocka_unit_test(test_calls_are_counted_for_each_thread),
+		cmocka_unit_test(test_a_later_call_fails),
 		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
 	};
 	char folder[] = "/dev/shm/gpu-double-test-XXXXXX", command[64];

@@ -16,9 +16,9 @@
 #include <ucontext.h>
 
 /*
- * Under ThreadSanitizer, CPU_THREADS run blocks at the same time. Each fiber is a thread for the sanitizer, and
- * switching between fibers orders nothing: order_give() and order_take() do, at barriers, warp operations and fences.
- * This file is compiled without the sanitizer, because its own data needs no order.
+ * Under ThreadSanitizer, CPU_THREADS run blocks at the same time. Each fiber is a thread for the sanitizer. Switching
+ * between fibers orders nothing; order_give() and order_take() establish the order, at barriers, warp operations and
+ * fences. This file is compiled without the sanitizer, because its own data needs no order.
  */
 #ifdef EMULATOR_CONCURRENT
 #include <pthread.h>

@@ -69,7 +69,7 @@ GAIN_PROMPT, GAIN_ANSWER = 192, 64
 STEP_TOKENS = 512
 """tokens of a step in gain: as a step becomes longer, the first tokens of its requests come later"""
 PREFIXES, SHORTEST, UNIQUE = 40, 32, 16
-"""prefixes that prompts share, their least tokens, and the least tokens after them"""
+"""number of prefixes that prompts share, minimum number of their tokens, and of the tokens that follow them"""
 DOCUMENT = ROOT / "docs/benchmarks.md"
 
 

@@ -100,7 +100,7 @@ class Guide(unittest.TestCase):
         found = steps()
         first = ["apt-get", "export", "python", 'T=\'{"kv_connector":', "for", "curl", "poolctl", "kill"]
         self.assertEqual([step.split()[0] for step in found], first)
-        # An engine that was killed has another exit status than 0.
+        # An engine that was killed has an exit status other than 0.
         script = "\n".join(found[1:5]) + "{\n" + found[5] + found[6] + "} > ~/said\nset +e\n" + found[7] + "wait\n"
         for name, own in (
             ("/tmp/gpool", str(self.folder / "run")),

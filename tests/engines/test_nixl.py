@@ -82,7 +82,7 @@ class Nixl(EngineTest):
         # Again: both have the prefixes in their own caches.
         received = self.decode(second, prompts[part], self.prefill(first, prompts[part]), expected[part])
         self.assertLess(received, sum(map(len, prompts[part])) / 2)
-        # All memory of the second node is taken until it has been refused some.
+        # Hold all memory of the second node until a request for pages was refused there.
         part = slice(8, 12)
         transfers = self.prefill(first, prompts[part])
         self.await_idle(self.other)

@@ -425,7 +425,7 @@ class Sharing(Simulated):
                     (digest + b"x", 0),
                     (digest + pack(far + far), 0),
                     (digest + pack(other), 0),
-                    (digest + pack(far), BLOCK_TOKENS),  # has the block, and others that do not exist
+                    (digest + pack(far), BLOCK_TOKENS),  # contains the block, but the blocks after it do not exist
                 )
             ):
                 with self.subTest(value=value):

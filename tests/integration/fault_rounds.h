@@ -445,6 +445,26 @@ static int wait_until_checked_twice(struct gpool *pool, struct gpool_fence fence
 	return error;
 }
 
+static int never(void *nothing)
+{
+	(void)nothing;
+	return 0;
+}
+
+/* End a range in a thread with a check function, which waits for the streams by fences. */
+static int range_with_check(struct gpool *pool)
+{
+	struct gpool_range *range;
+	int error = gpool_range_reserve(pool, 1, NULL, &range);
+
+	if (error)
+		return error;
+	gpool_wait_check(never, NULL);
+	error = gpool_range_destroy(range);
+	gpool_wait_check(NULL, NULL);
+	return error;
+}
+
 static int round_of_streams(struct gpool *pool, const struct gpool_options *session)
 {
 	uint64_t bytes = gpool_page_bytes(pool), from, to;
@@ -490,6 +510,8 @@ static int round_of_streams(struct gpool *pool, const struct gpool_options *sess
 		error = -EBADMSG;
 	if (!error)
 		error = gpool_free_after(pool, &block, fence);
+	if (!error)
+		error = range_with_check(pool);
 	gpool_stream_close(pool, second);
 	gpool_stream_close(pool, stream);
 	return error;

@@ -112,6 +112,18 @@ static void test_adapters_are_loaded_and_evicted(void **state)
 	assert_true(figure("adapter_registered_engine") + figure("adapter_registered_agent") < 1024);
 }
 
+/* Load adapters that share pages. Requirements: L18. */
+static void test_adapters_share_pages(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-o", "json", "--runs", "1", "adapter_tails"), 0);
+	assert_int_equal(lines(read_text(tool.out)), 9);
+	assert_true(figure("adapter_tails_shared_held") > 0);
+	assert_true(figure("adapter_tails_plain_held") > 0);
+	assert_true(figure("adapter_tails_plain") > 0);
+	assert_true(figure("adapter_tails_shared") > 0);
+}
+
 static void test_names(void **state)
 {
 	(void)state;
@@ -229,6 +241,7 @@ int main(void)
 		cmocka_unit_test(test_churn_ends_with_one_large_request),
 		cmocka_unit_test(test_allocations_by_chance_hold_little),
 		cmocka_unit_test(test_adapters_are_loaded_and_evicted),
+		cmocka_unit_test(test_adapters_share_pages),
 	};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

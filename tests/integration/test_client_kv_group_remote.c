@@ -524,7 +524,7 @@ static void test_a_worker_dies(void **state)
 	two = grouped(RANGE + 4, 0);
 	one = grouped(8, 0);
 	remote_kill(&remotes[1]);
-	/* Sequences that the worker has no tokens of can be used. */
+	/* Sequences that have no tokens in the lost worker can still be used. */
 	assert_int_equal(gpool_kv_group_append(group, one, 1, NULL, NULL), 0);
 	assert_int_equal(gpool_kv_group_append(group, two, 1, NULL, NULL), 0);
 	assert_int_equal(gpool_kv_group_append(group, whole, 1, NULL, NULL), -EPIPE);
@@ -543,7 +543,7 @@ static void test_a_worker_dies(void **state)
 	assert_int_equal(gpool_kv_group_can_allocate(group, 2 * RANGE, NULL, NULL), GPOOL_KV_OK);
 }
 
-/* A worker that is lost between two appends of one call: the sequence cannot be used, but freed. */
+/* A worker that is lost between two appends of one call: the sequence can then only be freed. */
 static int send_until(void *context, struct gpool_kv_order *order)
 {
 	struct remote *remote = context;

@@ -2,8 +2,8 @@
  * test_client_kv_grow.c - growing a sequence, and preempting others for it.
  *
  * Goal: while blocks or pages are missing, sequences are preempted in the order of the cache or as the caller's policy
- * requires, no more than needed and at most as many as permitted. The content of the others is unchanged.
- * Offloaded content is restored, and is discarded if it has no room. A call that cannot succeed preempts nothing.
+ * requires, no more than needed and at most as many as permitted. The content of the others is unchanged. Offloaded
+ * content is restored; content for which there is no room is discarded. A call that cannot succeed preempts nothing.
  *
  * Method: the tests fill a cache or the pool with sequences of known content. Policies are functions of the test.
  *
@@ -102,7 +102,7 @@ static void test_own_turn(void **state)
 	assert_int_equal(statistics().preemptions, 0);
 	assert_int_equal(statistics().refusals, 1);
 	assert_int_equal(shortage().needed_blocks, 1);
-	/* It goes first, but its blocks are not enough. */
+	/* The late sequence is preempted first, but its blocks are not enough. */
 	assert_int_equal(grow(low, 20, &growth), -ENOSPC);
 	assert_int_equal(victims[0], late);
 	assert_int_equal(victims[1], 0);
@@ -248,7 +248,7 @@ static void test_policy(void **state)
 	assert_int_equal(grow(low, 1, &growth), -ECANCELED);
 	policy.code = 1;
 	assert_int_equal(grow(low, 1, &growth), -EINVAL);
-	/* It names a preempted sequence, and none. */
+	/* The policy names a preempted sequence, and a number that no sequence has. */
 	growth = policy_of(low, high, 0);
 	assert_int_equal(grow(low, 1, &growth), -EINVAL);
 	growth = policy_of(low, 7, 0);
@@ -310,7 +310,7 @@ static void test_offload(void **state)
 	middle = written(20, 5);
 	low = written(20, 1);
 	growth.flags = GPOOL_KV_GROW_OFFLOAD;
-	/* There is no memory for the content, and an unknown flag. */
+	/* Grow without memory for the content, and with an unknown flag. */
 	assert_int_equal(grow(high, 20, &growth), -EOPNOTSUPP);
 	growth.offload_flags = 4;
 	assert_int_equal(grow(high, 20, &growth), -EINVAL);

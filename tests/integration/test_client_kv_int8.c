@@ -1,10 +1,10 @@
 /*
  * test_client_kv_int8.c - caches whose keys and values are int8 while resident.
  *
- * Goal: gpool_kv_write() stores codes and scales where gpool_kv_layout() says, and the loss is the reported one.
- * Attention over them is within a bound that is derived from float64 and the values before their conversion. Forks,
- * copies, sleep, offloading and spilling keep every byte and convert nothing again; so does sharing, also when the
- * engine that wrote a prefix was killed. Options and arguments for which it is not available are refused.
+ * Goal: gpool_kv_write() stores codes and scales at the addresses that follow from gpool_kv_layout(), and reports the
+ * loss correctly. Attention over them is within a bound that is derived from float64 and the values before their
+ * conversion. Forks, copies, sleep, offloading and spilling keep every byte and convert nothing again; so does sharing,
+ * also when the engine that wrote a prefix was killed. Options and arguments for which it is not available are refused.
  *
  * Method: elements are a function of a seed, the layer, the token and the position, so that each process can compute
  * what another one has written.
@@ -375,7 +375,7 @@ static void test_codes(void **state)
 		sequence = allocated(TOKENS, 0, 0);
 		next = allocated(TOKENS, 0, 0);
 		*error = (struct gpool_kv_write_error){0};
-		/* In parts, in another order than that of the slots. */
+		/* Write in two parts, not in the order of the slots. */
 		layers_write(sequence, 20, TOKENS - 20, 5);
 		layers_write(sequence, 0, 20, 5);
 		worst = tokens_check(sequence, TOKENS, 5);

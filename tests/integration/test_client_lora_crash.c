@@ -20,7 +20,7 @@ static struct side {
 	uint32_t ids[ADAPTERS];
 } sides[SIDES];
 static struct gpool_block rest[PAGES];
-static uint32_t rest_count;
+static uint32_t rest_count, lora_flags;
 
 /* ---- engines ---- */
 
@@ -34,6 +34,7 @@ static void side_open(struct side *side)
 	options.magazine = 1;
 	assert_int_equal(gpool_open(&options, &side->pool), 0);
 	lora_options.load_threads = 1;
+	lora_options.flags = lora_flags;
 	assert_int_equal(gpool_lora_create(side->pool, &lora_options, &side->lora), 0);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		snprintf(name, sizeof(name), "%u", i);
@@ -261,6 +262,47 @@ static void test_unloaded(void **state)
 	play(the_other_has_it, unload_and_load, both_have_their_own);
 }
 
+/* ---- in shared pages ---- */
+
+/* Use up the lease, so that the agent grants the shared page. */
+static void the_lease_is_used(void)
+{
+	for (rest_count = 0; rest_count < 4; rest_count++)
+		assert_int_equal(gpool_alloc(sides[0].pool, 1, NULL, &rest[rest_count]), 0);
+}
+
+static void load_twice(void)
+{
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		acquire(&sides[0], i);
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		release(&sides[0], i);
+		assert_int_equal(gpool_lora_unload(sides[0].lora, sides[0].ids[i]), 0);
+	}
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		acquire(&sides[0], i);
+}
+
+static void both_share_a_page(void)
+{
+	assert_int_equal(tails_page_count(&sides[0].lora->tails), 1);
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		assert_true(is_right(&sides[0], i));
+		assert_int_equal(info_of(&sides[0], i).loads, 2);
+		release(&sides[0], i);
+	}
+	while (rest_count)
+		assert_int_equal(gpool_free(sides[0].pool, &rest[--rest_count]), 0);
+}
+
+static void test_shared_page(void **state)
+{
+	(void)state;
+	lora_flags = GPOOL_LORA_SHARE_PAGES;
+	play(the_lease_is_used, load_twice, both_share_a_page);
+	lora_flags = 0;
+}
+
 /* ---- fixture ---- */
 
 static int engines_start(void **state)
@@ -284,6 +326,7 @@ int main(int argc, char **argv)
 		TEST(displaced),
 		TEST(not_displaced),
 		TEST(unloaded),
+		TEST(shared_page),
 	};
 
 	crash_setting = "eviction.start=100";

@@ -272,7 +272,7 @@ static void test_shape(void **state)
 		assert_int_equal(read.modules, 4);
 		assert_int_equal(read.layers, 3);
 	}
-	/* Each adapter has its own: ranks 24 and 13 in three modules. */
+	/* The first adapter has other values: ranks 24 and 13 in three modules. */
 	of_first = info();
 	assert_int_equal(of_first.rank_max, 24);
 	assert_int_equal(of_first.modules, 3);

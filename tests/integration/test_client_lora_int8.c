@@ -11,6 +11,7 @@
  *
  * Requirements: L5.
  */
+#include "client/core/block.h"
 #include "client/core/pool.h"
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
@@ -40,6 +41,18 @@ static void on_log(void *context, int level, const char *text)
 }
 
 /* ---- adapters ---- */
+
+/* Write an adapter with a layer of more pages than a stage, in which no matrix is divided. */
+static uint32_t large_adapter_make(void)
+{
+	struct rig_module modules[20];
+
+	for (uint32_t i = 0; i < 20; i++) {
+		modules[i] = (struct rig_module){.rank = 64, .in = 1024, .out = 1024, .type = SAFETENSORS_BF16};
+		snprintf(modules[i].path, sizeof(modules[i].path), "model.layers.0.t%u", i);
+	}
+	return engine_adapter_of(modules, 20);
+}
 
 /* Write an adapter of several parts and pages, the last of which is not full. */
 static void adapter_make(void)
@@ -73,7 +86,8 @@ static void worker_close(void)
 	worker = NULL;
 }
 
-static struct gpool_lora *opened(struct gpool *its_warm, const char *cache_dir)
+static struct gpool_lora *opened_with(
+	struct gpool *its_warm, const char *cache_dir, uint32_t threads, uint32_t more_flags)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *made;
@@ -81,22 +95,32 @@ static struct gpool_lora *opened(struct gpool *its_warm, const char *cache_dir)
 	options.element = GPOOL_LORA_BF16;
 	options.warm = its_warm;
 	options.cache_dir = cache_dir;
-	options.flags = GPOOL_LORA_INT8;
-	options.load_threads = 2;
+	options.flags = GPOOL_LORA_INT8 | more_flags;
+	options.load_threads = threads;
 	options.rebalance_ms = UINT32_MAX;
 	assert_int_equal(gpool_lora_create(worker, &options, &made), 0);
 	return made;
 }
 
-static uint32_t registered(struct gpool_lora *in)
+static struct gpool_lora *opened(struct gpool *its_warm, const char *cache_dir)
+{
+	return opened_with(its_warm, cache_dir, 2, 0);
+}
+
+static uint32_t registered_adapter(struct gpool_lora *in, uint32_t adapter)
 {
 	char path[128], why[GPOOL_LORA_REASON_BYTES];
 	uint32_t id;
 
-	snprintf(path, sizeof(path), "%s/0", engine_folder);
+	snprintf(path, sizeof(path), "%s/%u", engine_folder, adapter);
 	if (gpool_lora_register(in, "a", path, &id, why))
 		fail_msg("%s", why);
 	return id;
+}
+
+static uint32_t registered(struct gpool_lora *in)
+{
+	return registered_adapter(in, 0);
 }
 
 static struct gpool_lora_info info_of(struct gpool_lora *in, uint32_t id)
@@ -270,6 +294,42 @@ static void test_every_source(void **state)
 	assert_int_equal(stats_of(in_memory).refused + stats_of(on_disk).refused, 0);
 	assert_int_equal(gpool_lora_destroy(on_disk), 0);
 	assert_int_equal(gpool_lora_destroy(in_memory), 0);
+}
+
+/* Compare the pages before the last one, and the pieces of the last one, with the expected pages. */
+UNWATCHED static bool is_expected_in_pieces(struct gpool_lora *in, uint32_t id)
+{
+	const struct lora_entry *entry = in->entries[id];
+	uint64_t bytes = expected_bytes - gpool_page_bytes(worker);
+	bool same = !memcmp((const void *)(uintptr_t)entry->base, expected, bytes);
+
+	for (const struct tail_piece *piece = entry->tail.pieces; piece < entry->tail.pieces + entry->tail.count;
+		piece++)
+		same &= !memcmp(
+			(const void *)(uintptr_t)piece->address, expected + bytes + piece->offset, piece->bytes);
+	return same;
+}
+
+/* The last page of an adapter in several pieces is expanded by the CPU. */
+static void test_a_tail(void **state)
+{
+	struct gpool_lora *lora;
+	uint64_t before;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	lora = opened_with(NULL, folder("kept"), 1, GPOOL_LORA_SHARE_PAGES);
+	id = registered(lora);
+	before = launches();
+	pages_spoil();
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_true(lora->entries[id]->tail.count > 0);
+	assert_true(is_expected_in_pieces(lora, id));
+	assert_int_equal(launches() - before, expected_bytes / gpool_page_bytes(worker) - 1);
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 /* ---- damaged copies ---- */
@@ -458,7 +518,7 @@ static void test_a_failed_load_waits_for_its_copies(void **state)
 
 	(void)state;
 	engine_start();
-	lora = opened(NULL, folder("kept"));
+	lora = opened_with(NULL, folder("kept"), 1, 0);
 	id = registered(lora);
 	held = loaders_hold(lora);
 	before = gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE);
@@ -472,6 +532,57 @@ static void test_a_failed_load_waits_for_its_copies(void **state)
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
 	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(loaded(lora, id), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	gpool_stream_close(worker, gate);
+}
+
+/* Return true if the page for forms is a block of its usage that never counts as leaked. */
+static bool room_is_marked(void)
+{
+	for (uint32_t page = 0; page < worker->page_count; page++) {
+		uint64_t tag = atomic_load(&block_entry(worker, page)->tag);
+
+		if (block_tag_is_block(tag) && (tag & BLOCK_TYPE_MASK) == GPOOL_USAGE_TEMP_BUFFER)
+			return tag & BLOCK_RANGE;
+	}
+	return false;
+}
+
+/*
+ * A page of the stage is written again only when its last copy has ended. While the loader's stream waits, the loader
+ * therefore stops after the pages of the stage: it queries the stream when it waits for a fence.
+ */
+static void test_a_full_stage(void **state)
+{
+	struct gpool_lora *lora;
+	struct gpool_fence held;
+	uint64_t copies, queries, launched;
+	uint32_t id;
+
+	(void)state;
+	engine_start();
+	free(expected);
+	expected = NULL;
+	lora = opened_with(NULL, folder("kept"), 1, 0);
+	id = registered_adapter(lora, large_adapter_make());
+	assert_int_equal(loaded(lora, id), 0);
+	assert_true(expected_bytes > LORA_STAGE_PAGES * gpool_page_bytes(worker));
+	AWAIT(stats_of(lora).cold_bytes > 0);
+	pages_spoil();
+	held = loaders_hold(lora);
+	copies = gpu_calls(worker->gpu, GPU_CALL_COPY);
+	queries = gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY);
+	launched = launches();
+	assert_int_equal(gpool_lora_prefetch(lora, id), 0);
+	AWAIT(gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY) > queries);
+	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY) - copies, LORA_STAGE_PAGES);
+	assert_int_equal(launches() - launched, LORA_STAGE_PAGES);
+	assert_true(room_is_marked());
+	assert_int_equal(gpool_fence_signal(worker, held), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_true(is_expected(lora, id));
+	assert_int_equal(info_of(lora, id).from_cold, 1);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	gpool_stream_close(worker, gate);
 }
@@ -537,11 +648,13 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(every_source),
+		TEST(a_tail),
 		TEST(forged_copies),
 		TEST(launches_fail),
 		TEST(calls_fail),
 		TEST(calls_fail_for_the_cpu),
 		TEST(a_failed_load_waits_for_its_copies),
+		TEST(a_full_stage),
 		TEST(device_fails),
 		TEST(device_fails_before_a_launch),
 	};

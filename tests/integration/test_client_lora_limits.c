@@ -412,7 +412,7 @@ static void test_evicted_by_the_agent(void **state)
 	other = open_worker();
 	used(ids[0], 1);
 	assert_int_equal(info_of(ids[0]).lost, 1);
-	/* The policy evicts the other one, which is not there. */
+	/* The policy evicts the other adapter, which the agent has already evicted. */
 	used(ids[2], 1);
 	AWAIT(info_of(ids[1]).lost == 1);
 	assert_int_equal(stats().evicted, 0);

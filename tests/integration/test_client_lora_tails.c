@@ -335,6 +335,91 @@ static void test_packed(void **state)
 	}
 }
 
+/* Evict the objects of some adapters, but not the pages that they share. */
+static void evict_objects(uint32_t engine, uint32_t count)
+{
+	struct tail tails[ADAPTERS];
+
+	for (uint32_t i = 0; i < count; i++) {
+		tails[i] = entry_at(engine, i)->tail;
+		assert_int_equal(tail_pin(&loras[engine]->tails, pools[engine], &tails[i]), 0);
+	}
+	evict_all();
+	for (uint32_t i = 0; i < count; i++)
+		tail_unpin(pools[engine], &tails[i], GPOOL_FENCE_NONE);
+}
+
+/*
+ * The tails of adapters that the agent has evicted are freed, although these adapters are not acquired again. Method:
+ * load half of the adapters, evict their objects, and load the other half.
+ */
+static void test_tails_of_evicted_adapters(void **state)
+{
+	uint64_t bytes;
+	uint32_t needed;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS / 2; i++)
+		use(0, i);
+	evict_objects(0, ADAPTERS / 2);
+	for (uint32_t i = ADAPTERS / 2; i < ADAPTERS; i++)
+		acquire(0, i);
+	bytes = 0;
+	for (uint32_t i = ADAPTERS / 2; i < ADAPTERS; i++)
+		for (uint32_t p = 0; p < entry_at(0, i)->tail.count; p++)
+			bytes += entry_at(0, i)->tail.pieces[p].bytes;
+	AWAIT(tail_bytes(0) == bytes);
+	for (uint32_t i = ADAPTERS / 2; i < ADAPTERS; i++)
+		release(0, i);
+	needed = (uint32_t)((bytes + (512 << 10) - 1) / (512 << 10));
+	for (uint32_t i = 0; i < ADAPTERS / 2; i++)
+		assert_int_equal(info_of(0, i).lost, 1);
+	print_message("%u shared pages, at least %u\n", shared_pages(0), needed);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+}
+
+/* Wait until later uses have later times. */
+static void await_tick(void)
+{
+	uint32_t now = pool_clock(pools[0]);
+
+	AWAIT(pool_clock(pools[0]) != now);
+}
+
+/*
+ * While an engine loads adapters, the agent evicts objects before shared pages, because the eviction of a page leaves
+ * several objects without use. Method: use the objects after the tails, load another adapter, and evict as many pages
+ * as all objects have.
+ */
+static void test_objects_are_evicted_first(void **state)
+{
+	uint32_t pages, taken = 0;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS - 1; i++)
+		use(0, i);
+	await_tick();
+	for (uint32_t i = 0; i < ADAPTERS - 1; i++) {
+		assert_int_equal(gpool_object_pin(entry_at(0, i)->object), 0);
+		assert_int_equal(gpool_object_unpin(entry_at(0, i)->object), 0);
+	}
+	await_tick();
+	use(0, ADAPTERS - 1);
+	pages = object_pages(0);
+	await_tick();
+	AWAIT(try_evict(admin, "p0", pages, &taken) == 0);
+	assert_int_equal(taken, pages);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		assert_false(tail_is_gone(pools[0], &entry_at(0, i)->tail));
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		use(0, i);
+		assert_int_equal(info_of(0, i).loads, 2);
+	}
+}
+
 /* Evicted adapters, or only tails, are loaded again. A pinned adapter keeps its tail, and other tails beside it. */
 static void test_evicted(void **state)
 {
@@ -589,7 +674,8 @@ static void *fail_often(void *unused)
 
 /*
  * The tail of a failed load is not freed while its entry contains it. Method: hold the lock while such a load ends, as
- * the thread does that packs tails. The load cannot go on then, so the test only waits a little to find the error.
+ * the thread that packs tails does. A correct load cannot continue meanwhile, so the test waits only a short time for
+ * an incorrect one.
  */
 static void test_failed_load(void **state)
 {
@@ -798,6 +884,8 @@ int main(int argc, char **argv)
 		TEST(less_is_lost),
 		TEST(room_is_used_again),
 		TEST(packed),
+		TEST(tails_of_evicted_adapters),
+		TEST(objects_are_evicted_first),
 		TEST(evicted),
 		TEST(only_tails_evicted),
 		TEST(two_engines),

@@ -3,7 +3,8 @@
  *
  * Goal: a tenant cannot acquire, open, delete or replace a private adapter of another tenant, neither in the pool nor
  * among the copies in host memory. Tenants with separate trust domains share no adapter, and both can use theirs. A
- * tenant can use neither an adapter that its key `adapters` does not permit, nor one that is restricted to others.
+ * tenant can use neither an adapter that its key `adapters` does not permit, nor one that is restricted to others. A
+ * shared page (GPOOL_LORA_SHARE_PAGES) contains adapters of one session.
  *
  * Method: two sessions of a gpoold with two tenants register the same folder, once in one trust domain and once in two.
  * Every weight is checked.
@@ -440,6 +441,88 @@ static void test_patterns_after_a_reload(void **state)
 	release(&red);
 }
 
+/*
+ * The rules apply to adapters in shared pages, too, of which no object is published: the agent is asked before each
+ * load. Requirements: L15.
+ */
+static void test_patterns_without_objects(void **state)
+{
+	static const char *const one[] = {"red"};
+	char folder[128], why[GPOOL_LORA_REASON_BYTES];
+
+	(void)state;
+	start_sides(POOLS RULES("public/* adapter-?"), GPOOL_LORA_SHARE_PAGES);
+	acquire(&red);
+	assert_false(is_published(red.pool, "red"));
+	blue_is_refused(-EPERM, "tenant 'blue' may not use adapter 'adapter'");
+	assert_int_equal(gpool_lora_acquire_async(blue.lora, blue.id, ANSWER_MS), -EPERM);
+	snprintf(folder, sizeof(folder), "%s/%u", engine_folder, adapter);
+	assert_int_equal(gpool_lora_unregister(blue.lora, blue.id), 0);
+	assert_int_equal(gpool_lora_register(blue.lora, "public/a", folder, &blue.id, why), 0);
+	acquire(&blue);
+	release(&blue);
+	release(&red);
+	/* The agent does not rely on the library. */
+	assert_int_equal(object_adapter_ask(blue.pool, "lora/x", "public/b"), 0);
+	assert_int_equal(object_adapter_ask(blue.pool, "lora/x", "adapter"), -EPERM);
+	assert_int_equal(object_adapter_ask(blue.pool, "lora/x@red", "public/b"), -EPERM);
+	assert_int_equal(object_adapter_ask(blue.pool, "lora/x@blue,red", "public/b"), 0);
+	assert_int_equal(object_adapter_ask(red.pool, "lora/x@blue,red", "adapter"), 0);
+	assert_int_equal(gpool_lora_unload(red.lora, red.id), 0);
+	assert_int_equal(gpool_lora_unregister(red.lora, red.id), 0);
+	assert_int_equal(gpool_lora_register(red.lora, "adapter", folder, &red.id, why), 0);
+	assert_int_equal(gpool_lora_restrict(red.lora, red.id, one, 1), 0);
+	acquire(&red);
+	release(&red);
+}
+
+/* Return the page of a piece of the tail, which the session must lease. */
+static uint64_t page_of(const struct side *side, uint32_t piece)
+{
+	const struct tail *tail = &side->lora->entries[side->id]->tail;
+	uint64_t page = (tail->pieces[piece].address - side->pool->window_base) / side->pool->page_bytes;
+
+	assert_true(page < side->pool->page_count);
+	assert_int_equal(page_word_owner(atomic_load(&side->pool->pages[page])), side->pool->id);
+	return page;
+}
+
+/* Tails of two tenants are never in one page, whether the tenants trust each other or not. Requirements: L18. */
+static void pages_are_apart(const char *config, uint32_t flags)
+{
+	start_sides(config, GPOOL_LORA_SHARE_PAGES | flags);
+	for (int round = 0; round < 3; round++) {
+		acquire(&red);
+		acquire(&blue);
+		for (uint32_t i = 0; i < red.lora->entries[red.id]->tail.count; i++)
+			for (uint32_t j = 0; j < blue.lora->entries[blue.id]->tail.count; j++)
+				assert_true(page_of(&red, i) != page_of(&blue, j));
+		release(&red);
+		release(&blue);
+		/* The next loads get the other's pages. */
+		assert_int_equal(gpool_lora_unload(red.lora, red.id), 0);
+		assert_int_equal(gpool_lora_unload(blue.lora, blue.id), 0);
+	}
+}
+
+static void test_shared_pages_together(void **state)
+{
+	(void)state;
+	pages_are_apart(POOLS TOGETHER, 0);
+}
+
+static void test_shared_pages_private(void **state)
+{
+	(void)state;
+	pages_are_apart(POOLS TOGETHER, GPOOL_LORA_PRIVATE);
+}
+
+static void test_shared_pages_apart(void **state)
+{
+	(void)state;
+	pages_are_apart(POOLS APART, 0);
+}
+
 /* Requirements: L15. */
 static void test_restricted(void **state)
 {
@@ -527,6 +610,10 @@ int main(int argc, char **argv)
 		TEST(patterns),
 		TEST(patterns_after_a_restart),
 		TEST(patterns_after_a_reload),
+		TEST(patterns_without_objects),
+		TEST(shared_pages_together),
+		TEST(shared_pages_private),
+		TEST(shared_pages_apart),
 		TEST(restricted),
 		TEST(wrong_restrictions),
 	};

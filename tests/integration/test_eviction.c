@@ -729,7 +729,7 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 /* ---- tenants ---- */
 
-/* Joined with the list of tenants. The users are listed so that only the last tenant accepts every user. */
+/* The text of a configuration with the tenants `list`. Only the last one has no `users` and accepts every user. */
 #define TENANTS(list) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
 	"pages\"; } );\n" \

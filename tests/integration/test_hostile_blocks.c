@@ -169,7 +169,7 @@ static void test_reserved_pages_are_used(void **state)
 			atomic_fetch_or(bits, UINT64_C(1) << (page % 64));
 	}
 	assert_int_equal(found, PART);
-	/* The agent takes these pages as if they were idle or evictable; then the reservation has fewer. */
+	/* The agent takes these pages as if they were idle or evictable; the reservation then has fewer pages. */
 	assert_in_range(harness_evict(&harness, gpool_session(liar), 2), 1, PART);
 	assert_int_equal(gpool_reservation_use(pool, reservation), 0);
 	assert_int_equal(gpool_alloc(pool, PART, NULL, &block), -ENOENT);

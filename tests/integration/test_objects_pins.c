@@ -554,7 +554,7 @@ static void test_unpin_after(void **state)
 		assert_int_equal(gpool_object_pin(again), 0);
 	first = recorded(one);
 	second = recorded(other);
-	/* The object has no room for a second fence, so that pin stays until the next check. */
+	/* The object has room for one fence only, so the other pin stays until the next check. */
 	assert_int_equal(gpool_object_unpin_after(again, first), 0);
 	assert_int_equal(gpool_object_unpin_after(again, second), 0);
 	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));

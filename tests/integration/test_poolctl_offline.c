@@ -566,7 +566,7 @@ static void test_offline_hostile_sessions(void **state)
 	struct session_segment *session = &keeper->sessions[0];
 	uint64_t seed = 0x5eed;
 
-	/* chains that form a circle, refer to themselves, or lead out of the pool */
+	/* chains that form a cycle, refer to themselves, or lead out of the pool */
 	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_SCATTERED), 40 + 1);
 	block_set(session, 40, 3, block_tag_make(4, 1 | BLOCK_EXTENT), 30 + 1);
 	verbs_survive(keeper, NULL);

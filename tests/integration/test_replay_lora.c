@@ -212,7 +212,7 @@ static void test_popularity(void **state)
 {
 	static const struct {
 		const char *law;
-		double least, most; /* limits for the adapters, of 1000, that 100 requests use */
+		double least, most; /* limits for the number of adapters, of 1000, that 100 requests use */
 	} laws[] = {{"1", 85, 100}, {"zipf:0", 85, 100}, {"0.1", 20, 50}, {"zipf:1.0", 50, 80}};
 
 	(void)state;
@@ -296,7 +296,7 @@ static void test_tables(void **state)
 	assert_non_null(strstr(read_text(tool.out), "measured in this run"));
 }
 
-/* Three adapters of 40 MiB in room for two: one piece each, they fit as well as in pages. */
+/* Three adapters of 40 MiB, with room for two: in one piece each, as many fit as in pages. */
 static void test_held_by_hand(void **state)
 {
 	const cJSON *held;

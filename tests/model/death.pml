@@ -6,7 +6,7 @@
  * handled the death, every page is free or leased to a living worker.
  *
  * Planted bugs:
- *   BUG_FREE_ON_CLOSE   the agent frees the pages when the connection closes, not when the pidfd fires
+ *   BUG_FREE_ON_CLOSE   the agent frees the pages when the connection closes, not when the pidfd is signaled
  *   BUG_NO_QUARANTINE   it frees them at the pidfd, while the driver still runs the dead worker's GPU work
  *   BUG_TRUST_SEGMENT   it frees only the pages of the session segment: free bits and block entries
  *   BUG_LATE_ANSWER     it answers a request that it read before the burial
@@ -162,8 +162,8 @@ leave:
 		op = 0; page = 0; w = 0; seen = 0
 	};
 	/*
-	 * The kernel ends the process. Its stores become visible, its connection closes and its pidfd fires, in any
-	 * order.
+	 * The kernel ends the process. Its stores become visible, its connection closes and its pidfd is signaled, in
+	 * any order.
 	 */
 	DRAINED(WORKER);
 	if

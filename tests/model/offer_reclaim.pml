@@ -586,7 +586,7 @@ again:
 	:: last -> goto next_last
 	:: !last && k < AGENT_OPS -> k++
 #ifdef DEATH
-	:: DEAD && !buried && IDLE -> goto burial              /* the pidfd has fired, so no GPU work remains */
+	:: DEAD && !buried && IDLE -> goto burial              /* the pidfd is signaled, so no GPU work remains */
 #else
 	:: !last && finished == 2 && IDLE -> goto end_of_all
 #endif

@@ -162,8 +162,8 @@ proctype agent()
 		:: c < WORKERS ->
 			if
 			/*
-			 * The pidfd has fired and the driver has released the process: discard the session segment with
-			 * its pins.
+			 * The pidfd is signaled and the driver has released the process: discard the session segment
+			 * with its pins.
 			 */
 			:: dead[c] && DRAINED(c) && gpu[c] == 0
 			:: true ->

@@ -140,7 +140,7 @@ static void blocks_everywhere(struct hostile *hostile)
 }
 
 /* Write a scattered block whose extents form a cycle, over its own pages if it has any. */
-static void chain_in_a_circle(struct hostile *hostile)
+static void chain_in_a_cycle(struct hostile *hostile)
 {
 	uint32_t pages[8], count = 0;
 
@@ -235,7 +235,7 @@ static void one_flips(struct hostile *hostile)
 static void attack(struct hostile *hostile)
 {
 	static void (*const attacks[])(struct hostile *) = {random_bytes, free_bits_everywhere, pins_wild,
-		blocks_everywhere, chain_in_a_circle, requests_wild, request_honest, request_honest, header_wild,
+		blocks_everywhere, chain_in_a_cycle, requests_wild, request_honest, request_honest, header_wild,
 		records_wild, one_flips};
 
 	attacks[chance_below(&hostile->random, sizeof(attacks) / sizeof(*attacks))](hostile);

@@ -24,7 +24,7 @@ struct cache_shape {
 	uint32_t sequences;
 	uint32_t tokens[CACHE_SEQUENCES_MAX], queries[CACHE_SEQUENCES_MAX];
 	uint32_t query_most; /* 0: the largest of queries[] */
-	float size;          /* of queries and keys; large numbers make few tokens have all of the weight */
+	float size;          /* of queries and keys; if they are large, a few tokens have all of the weight */
 };
 
 struct cache {
@@ -278,7 +278,9 @@ UNWATCHED static inline double row_worst(
 	return worst;
 }
 
-/* cache_check() - check all outputs, and that nothing else was written. Return the largest error by its bound. */
+/*
+ * cache_check() - check all outputs, and that nothing else was written. Return the largest error, divided by its bound.
+ */
 static inline double cache_check(const struct cache *cache)
 {
 	const struct attention_args *args = &cache->args;

@@ -236,7 +236,7 @@ static void test_a_scan_that_was_preempted(void **state)
 	pool->evict.policy = &slow;
 	pinned = evict_pages(pool, &one);
 	atomic_store(&worker.pins[40], 0);
-	/* The scan must follow within the refusals that the microseconds of CPU time permit, not those of 300 ms. */
+	/* The scan took microseconds of CPU time, so the next one must follow long before 300 ms have passed. */
 	for (int tries = 0; !(idle = evict_pages(pool, &one)) && tries < 20000; tries++)
 		;
 	pool->evict.policy = real;

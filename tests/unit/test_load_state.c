@@ -221,7 +221,7 @@ static void test_failed_load(void **state)
 	assert_int_equal(entry.counts.from[LORA_FROM_COLD], 0);
 }
 
-/* A load without room returns to the front of the queue, and the loads that have room count as before. */
+/* A load for which there is no room returns to the head of the queue; the other loads are counted as before. */
 static void test_postponed_load(void **state)
 {
 	struct lora_entry other = {.load_state = LOAD_COLD};

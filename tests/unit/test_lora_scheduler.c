@@ -195,7 +195,7 @@ static void test_adapters_by_waiting_count(void **state)
 	e = add(5, 1);
 	f = add(3, 1);
 	form();
-	/* Adapter 5 is running already, 2 has most requests, and of the others 0 arrived first. */
+	/* Adapter 5 is running already, 2 has the most requests, and of the others 0 arrived first. */
 	EXPECT(batch.starts, batch.start_count, a, c, d, e);
 	assert_int_equal(batch.adapters, 3);
 	assert_int_equal(lora_scheduler_finish(scheduler, a), 0);

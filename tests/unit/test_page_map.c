@@ -141,7 +141,7 @@ static void test_a_closed_session_needs_all(void **state)
 	expect(0, 0, 4, 0);
 }
 
-/* Blocks overlap, form a circle, extend beyond the end, or include another session's pages or pages with a free bit. */
+/* Blocks overlap, form a cycle, extend beyond the end, or include another session's pages or pages with a free bit. */
 static void test_a_liar_has_no_page_twice(void **state)
 {
 	(void)state;

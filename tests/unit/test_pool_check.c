@@ -203,7 +203,7 @@ static void test_chain_into_nowhere(void **state)
 	assert_true(look(false).findings >= 1);
 }
 
-static void test_chain_in_a_circle(void **state)
+static void test_chain_in_a_cycle(void **state)
 {
 	(void)state;
 	it.session.blocks[20].next = 21;
@@ -239,7 +239,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_block_beyond_the_pool, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_overlapping_heads_cost_one_finding_each, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_chain_into_nowhere, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_chain_in_a_circle, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_chain_in_a_cycle, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_extent_without_a_head, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_pin_on_nothing, setup, teardown),
 	};

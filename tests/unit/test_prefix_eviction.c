@@ -277,7 +277,7 @@ static void test_memory_is_bounded(void **state)
 /* The cost of insertions must not depend on how many nodes were kept before most were evicted. */
 static void test_visits_are_bounded_after_a_drain(void **state)
 {
-	enum { NODES_MANY = 20000, ROUNDS = 3, VISITS = 30 /* 8 nodes and 16 ghosts, and some at the begin */ };
+	enum { NODES_MANY = 20000, ROUNDS = 3, VISITS = 30 /* 8 nodes and 16 ghosts, and some at the beginning */ };
 	struct eviction *eviction;
 	struct eviction_stats stats;
 	uint32_t node;

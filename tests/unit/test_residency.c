@@ -466,7 +466,7 @@ static void test_copies_from_files(void **state)
 	end();
 }
 
-/* A copy that has no room is tried again after a time, or after a use, even if the idle time is 0. */
+/* A copy for which there was no room is tried again after a time, or after a use, even if the idle time is 0. */
 static void test_no_room_for_a_copy(void **state)
 {
 	struct residency_limits limits = limits_of(100, 5);
@@ -512,7 +512,7 @@ static void test_copies_of_other_processes(void **state)
 		residency_copy_seen(all, i, true, 5 * MB);
 	residency_copy_seen(all, 3, true, 6 * MB);
 	check();
-	/* The third has no room. A smaller copy makes room. */
+	/* There is no room for the third copy, until another copy turns out to be smaller. */
 	assert_int_equal(residency_warm(all, 1), RESIDENCY_COPY);
 	assert_int_equal(residency_warm(all, 2), RESIDENCY_NO_COPY);
 	assert_int_equal(residency_warm(all, 3), RESIDENCY_NO_COPY);
@@ -558,7 +558,7 @@ static void test_prefetched_adapters_are_expected(void **state)
 	expect(RESIDENCY_EVICT, 0);
 	expect(RESIDENCY_LOAD_COLD, 2);
 	done(RESIDENCY_LOAD_COLD, 2, true);
-	/* Another prefetch evicts an adapter that is not expected; a third one finds no room. */
+	/* Another prefetch evicts an adapter that is not expected; there is no room for a third one. */
 	assert_int_equal(residency_prefetch(all, 3, now), 0);
 	expect(RESIDENCY_EVICT, 1);
 	expect(RESIDENCY_LOAD_COLD, 3);

@@ -138,7 +138,7 @@ static void test_chains_are_whole_or_none(void **state)
 		else if (broken == 4)
 			slot->pages = 4;
 		else
-			slot->next = chain[0] + 1; /* a circle */
+			slot->next = chain[0] + 1; /* a cycle */
 		assert_false(slots_chain(&ledger, chain[0], found));
 		*slot = was;
 	}

@@ -39,7 +39,7 @@ struct bench {
 struct bench_result {
 	uint32_t figure;
 	double value;
-	double run_ms;    /* time since the figure's last sample, or the begin of the group */
+	double run_ms;    /* time since the figure's last sample, or the beginning of the group */
 	double driver_ms; /* the driver's part of it, if the driver is a double with a cost model; otherwise -1 */
 };
 

@@ -94,7 +94,7 @@ static void *thread_main(void *context)
 	return NULL;
 }
 
-/* Use another stream, so that the frees of one thread too record fences. */
+/* Use a second stream, so that frees record fences even with a single thread. */
 static int crowd_stream(struct crowd *crowd)
 {
 	struct thread other = {.crowd = crowd, .seed = THREADS_MOST + 1};
@@ -141,7 +141,9 @@ static double crowd_run(struct crowd *crowd, unsigned count, unsigned operations
 
 static int crowd_sample(struct crowd *crowd, unsigned count, int (*step)(struct thread *thread), enum figure figure)
 {
-	/* The shorter operations are more, so that the scheduling of many threads is a small part. */
+	/*
+	 * Short operations are repeated more often, so that the scheduling of many threads is a small part of the time.
+	 */
 	double ns = crowd_run(crowd, count, step == step_malloc ? OPERATIONS : SHORT_OPERATIONS, step);
 
 	if (ns < 0)

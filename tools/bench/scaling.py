@@ -4,12 +4,12 @@ it with its order.
 
 usage: scaling.py BUILD [--points N] [--runs N] [--json FILE] [--document] [DIMENSION...]
 
-BUILD is the folder of the programs. A DIMENSION is pages, gpus, sessions, threads, objects or adapters; the default
-is all. Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure
-is the median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
+BUILD is the folder of the programs. A DIMENSION is pages, gpus, sessions, threads, objects or adapters; the default is
+all. Every point has a gpoold of its own, on the back end host with pages of 512 KiB that are never written. A figure is
+the median of --runs samples. The order is the simplest of constant, log, linear, n log n and quadratic that fits the
 points; a figure whose order is worse than expected is marked with `!`, and the exit status is 1. Threads are measured
-by `gpool-bench threads`, because the interpreter runs one at a time; their order is that of the points with a thread
-for each processor.
+by `gpool-bench threads`, because the interpreter runs one at a time; their order is computed from the points with at
+least one thread for each processor.
 """
 
 from __future__ import annotations

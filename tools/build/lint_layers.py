@@ -10,9 +10,9 @@ usage: lint_layers.py [--root FOLDER] [--objects FOLDER] [--list ROOM ROOM]
 The rules are in tools/build/layers.txt below the root. A file belongs to the room with the longest matching folder or
 file name. It may include and call its own room and the rooms that its room uses. A room that uses `public` may call the
 symbols that client/libgpool.map and client/lora/libgpool_lora.map export. For each pair of rooms, the rules have the
-number of known includes and calls that break a rule. A number may only decrease; the rules must then be updated. Where
-the rules have a number, the same applies to the files in the largest cycle of calls in a folder, and to the symbols of
-one room that another room uses.
+number of known includes and calls that break a rule (the debt). A number may only decrease; the rules must then be
+updated. Where the rules have a number, the same applies to the files in the largest cycle of calls in a folder, and to
+the symbols of one room that another room uses.
 
 Exit status: 0; 1 with a line for each finding; 2 if the rules or the objects cannot be read.
 """

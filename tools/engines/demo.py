@@ -50,7 +50,7 @@ OPTIONS: Dict[str, Any] = {"max_num_seqs": 16, "max_model_len": LONGEST, "enable
 
 
 class Failed(Exception):
-    """The demonstration cannot go on."""
+    """The demonstration cannot continue."""
 
 
 class Request(NamedTuple):

@@ -7,10 +7,9 @@
  *   - A request takes the smallest free piece that is large enough; of two, the one at the lower address. The rest of
  *     the piece stays free, unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes, not to
  *     pages.
- * - Freed pieces are merged with free neighbors of the same segment and stream. A piece belongs to the stream that
- * freed it,
- *     which may use it at once. Other streams may use it when that stream has reached the free. While only one stream
- *     is in use, no fences are recorded.
+ *   - Freed pieces are merged with free neighbors of the same segment and stream. A piece belongs to the stream that
+ *     freed it, which may use it at once. Other streams may use it when that stream has reached the free. While only
+ *     one stream is in use, no fences are recorded.
  *   - If no segment can be allocated, the allocator waits for the streams of segments without live allocations, frees
  *     these segments, and retries.
  *

@@ -127,7 +127,7 @@ static const struct option_spec limit_options[] = {
 static const struct option_spec check_options[] = {
 	OPTION(OPTION_QUIESCENT, 0, "quiescent", NULL,
 		"With --offline, also report pages in transit and pins outside of blocks as errors. Use this option "
-		"only if no process is running."),
+		"only if no worker is running. The pages of reservations are reported, too."),
 	OPTIONS_END,
 };
 

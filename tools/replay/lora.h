@@ -114,7 +114,7 @@ struct lora_result {
 	float window_first[LORA_WINDOWS];
 };
 
-/* lora_serve() - serve all requests. Return: 0, -EINTR, -ENOMEM, -EDEADLK (a request can never have room). */
+/* lora_serve() - serve all requests. Return: 0, -EINTR, -ENOMEM, -EDEADLK (there can never be room for a request). */
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*

@@ -3,8 +3,8 @@
  * piece.
  *
  * Both caches serve the adapters of the requests in order of arrival, and evict the least recently used adapter until
- * the next one has room. In pages, an adapter needs any free pages. In one piece, it needs a gap, and is placed into
- * the smallest one (best fit); adapters are not moved.
+ * the next one fits. In pages, an adapter needs any free pages. In one piece, it needs a gap, and is placed into the
+ * smallest one (best fit); adapters are not moved.
  */
 #include "tools/replay/lora.h"
 

@@ -286,7 +286,16 @@ static enum adapter_element element_of(const struct gpool_lora *lora, const stru
 
 bool adapter_has_tail(const struct gpool_lora *lora, const struct adapter *adapter)
 {
-	return lora->shares_pages && adapter->layout.header->pages > 1;
+	/* A last page of which less than this part is unused is not worth a copy in each engine. Chosen. */
+	enum { UNUSED_PART = 100 };
+	const struct adapter_layout_header *layout = adapter->layout.header;
+
+	return lora->shares_pages && layout->page_bytes - layout->last_bytes >= layout->page_bytes / UNUSED_PART;
+}
+
+bool adapter_has_object(const struct gpool_lora *lora, const struct adapter *adapter)
+{
+	return adapter->layout.header->pages > 1 || !adapter_has_tail(lora, adapter);
 }
 
 static void hash_write(const void *data, size_t bytes, uint64_t seed, char text[LORA_HASH_BYTES])

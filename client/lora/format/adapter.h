@@ -79,10 +79,11 @@ int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_f
 /* adapter_pages() - Compute the number of pages of an adapter from its headers. Return: as adapter_know(). */
 int adapter_pages(const struct gpool_lora *lora, struct adapter *adapter, uint32_t *pages, struct reason *reason);
 /*
- * adapter_has_tail() - Return: true if the last page of a known adapter is not part of its object (tails.h). An adapter
- * of one page has no tail, because an object has at least one page.
+ * adapter_has_tail() - Return: true if the last page of a known adapter is not part of its object (tails.h).
+ * adapter_has_object() - Return: false if this is its only page, because an object has at least one page.
  */
 bool adapter_has_tail(const struct gpool_lora *lora, const struct adapter *adapter);
+bool adapter_has_object(const struct gpool_lora *lora, const struct adapter *adapter);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /*

@@ -465,7 +465,8 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
 			entry->acquired ? "acquired" : "being loaded");
 	} else {
-		bool there = entry->state == GPOOL_LORA_RESIDENT && !gpool_object_info(entry->object, &info);
+		bool there = entry->state == GPOOL_LORA_RESIDENT && entry->object &&
+			!gpool_object_info(entry->object, &info);
 
 		error = entry->state == GPOOL_LORA_RESIDENT ? entry_close(lora, entry) : 0;
 		if (!error && there)

@@ -1,5 +1,6 @@
 /* finish.c - the end of a load: the object is published, or kept as a draft while it is in use, or dropped. */
 #include "client/lora/load/later.h"
+#include "client/lora/load/tails_pack.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -23,7 +24,7 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 	struct gpool_object *found;
 	int error = 0;
 
-	if (load->shared)
+	if (load->shared || !load->object)
 		return 0;
 	for (int i = 0; i < TRIES && !error; i++) {
 		error = load_object_publish(load);
@@ -79,7 +80,7 @@ void load_end(struct lora_load *load, int error)
 	struct gpool_lora *lora = load->lora;
 	struct lora_entry *entry = load->entry;
 
-	if (error && load->object)
+	if (error)
 		load_object_drop(load);
 	pthread_mutex_lock(&lora->lock);
 	entry->tail = (struct tail){0};
@@ -96,6 +97,8 @@ void load_end(struct lora_load *load, int error)
 		load_set_state(lora, entry, LOAD_COLD);
 	else
 		entry_resident(load);
+	if (!error && entry->tail.count)
+		tails_placed(lora);
 	entry->load = NULL;
 	pthread_mutex_unlock(&lora->lock);
 	load_free(load);
@@ -198,7 +201,7 @@ void load_finish(struct lora_loader *loader, struct lora_load *load)
 	pthread_mutex_unlock(&lora->lock);
 	if (!error && load->from == LORA_FROM_PEFT)
 		error = adapter_unchanged(load->adapter, &load->files, &load->reason);
-	if (!error)
+	if (!error && load->object)
 		load_object_cost(load);
 	if (!draft_made(load, error))
 		load_end(load, error ? error : load_publish(loader, load));

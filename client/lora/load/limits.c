@@ -282,7 +282,8 @@ static void load_begin_decided(struct gpool_lora *lora, struct lora_entry *entry
 static void evict(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
-	bool here = !gpool_object_info(entry->object, &info);
+	bool object = entry->object,
+	     here = object ? !gpool_object_info(entry->object, &info) : !entry_is_gone(lora, entry);
 
 	surplus_set(lora, entry, false);
 	if (entry_close(lora, entry))
@@ -292,7 +293,7 @@ static void evict(struct gpool_lora *lora, struct lora_entry *entry)
 		lora->evicted++;
 	else
 		entry->counts.lost++;
-	if (!here || info.readers > 1)
+	if (!here || !object || info.readers > 1)
 		return;
 	/* A load that was decided after this eviction needs the pages. */
 	lora->deciding = true;
@@ -371,9 +372,9 @@ void limits_end(struct gpool_lora *lora)
 /* ---- time ---- */
 
 /* Return: true if the agent has evicted the adapter, and no use of it has detected this. */
-static bool is_gone(const struct lora_entry *entry)
+static bool is_gone(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
-	return entry->load_state == LOAD_RESIDENT && !entry->acquired && object_is_gone(entry->object);
+	return entry->load_state == LOAD_RESIDENT && !entry->acquired && entry_is_gone(lora, entry);
 }
 
 uint64_t limits_due_ns(const struct gpool_lora *lora)
@@ -394,7 +395,7 @@ void limits_tick(struct gpool_lora *lora)
 {
 	lora->rebalance_ns = monotonic_ns() + lora->rebalance_ms * UINT64_C(1000000);
 	for (uint32_t i = 0; i < lora->entry_count; i++)
-		if (lora->entries[i] && is_gone(lora->entries[i]) && !entry_close(lora, lora->entries[i]))
+		if (lora->entries[i] && is_gone(lora, lora->entries[i]) && !entry_close(lora, lora->entries[i]))
 			lora->entries[i]->counts.lost++;
 	limits_look(lora);
 }

@@ -33,7 +33,7 @@ static void shortage_say(struct lora_load *load, int error)
 int place_make(struct lora_loader *loader, struct lora_load *load)
 {
 	uint64_t bytes;
-	int error = gpool_object_address(load->object, 0, &load->base, &bytes);
+	int error = load->object ? gpool_object_address(load->object, 0, &load->base, &bytes) : 0;
 
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->tail, &load->runs);
 }
@@ -68,20 +68,27 @@ static int pages_list(struct lora_load *load)
 	return 0;
 }
 
-/*
- * Open the object of another engine, or allocate pages; also place the tail. If pages are to be made, set load->done
- * and the address.
- */
-static int object_have(struct lora_loader *loader, struct lora_load *load)
+/* Open the object of another engine, or allocate pages, unless the adapter has only a tail. */
+static int object_have(struct lora_load *load)
+{
+	int error;
+
+	if (!adapter_has_object(load->lora, load->adapter))
+		return load_object_ask(load);
+	error = load_object_exists(load) ? load_object_find(load, &load->object) : -ENOENT;
+	load->shared = !error;
+	return error == -ENOENT ? load_object_begin(load) : error;
+}
+
+/* Get the pages of the object, and place the tail. If pages are to be made, set load->done and the address. */
+static int pages_have(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
 
 	if (error)
 		return error;
-	error = load_object_exists(load) ? load_object_find(load, &load->object) : -ENOENT;
-	load->shared = !error;
-	if (error == -ENOENT)
-		error = load_object_begin(load);
+	tails_touch(&load->lora->tails, load->lora->pool);
+	error = object_have(load);
 	if (!error && adapter_has_tail(load->lora, load->adapter))
 		error = tail_make(&load->lora->tails, load->lora->pool, &load->adapter->layout,
 			load->unasked ? GPOOL_ALLOC_NO_EVICT : 0, &load->tail);
@@ -128,11 +135,11 @@ static void begin_end(struct lora_load *load, int error)
 	struct gpool_lora *lora = load->lora;
 	bool postponed = false;
 
-	if (error && load->object && (!load->shared || adapter_has_tail(lora, load->adapter))) {
+	if (error == -ENOSPC || error == -EDQUOT) {
 		load_object_drop(load);
 		load_tail_drop(load);
 		pthread_mutex_lock(&lora->lock);
-		postponed = (error == -ENOSPC || error == -EDQUOT) && load_postpone(load);
+		postponed = load_postpone(load);
 		pthread_mutex_unlock(&lora->lock);
 	}
 	if (postponed)
@@ -164,7 +171,7 @@ void load_begin(struct lora_loader *loader, struct lora_entry *entry)
 	load_set_state(lora, entry, unasked ? LOAD_BEGUN_UNASKED : LOAD_BEGUN);
 	loader_wake(lora);
 	pthread_mutex_unlock(&lora->lock);
-	error = object_have(loader, load);
+	error = pages_have(loader, load);
 	if (error || !load->done) {
 		begin_end(load, error);
 		pthread_mutex_lock(&lora->lock);

@@ -25,10 +25,11 @@ struct lora_load {
 	struct lora_entry *entry;
 	struct adapter *adapter; /* a reference */
 	struct lora_files files;
-	struct gpool_object *object; /* named by the key; being built, or published */
-	bool shared;                 /* the object was published by another engine, and is pinned */
-	bool unasked;                /* begun by rebalance.c: it evicts nothing */
-	uint64_t began_ns;           /* time at which the pages were allocated */
+	struct gpool_object
+		*object;   /* named by the key; being built, or published; NULL: none, or adapter_has_object() */
+	bool shared;       /* the object was published by another engine, and is pinned */
+	bool unasked;      /* begun by rebalance.c: it evicts nothing */
+	uint64_t began_ns; /* time at which the pages were allocated */
 	uint64_t base;
 	struct tail tail; /* of which only the pages are made if the object is shared */
 	struct lora_runs runs;
@@ -174,6 +175,11 @@ bool load_object_exists(const struct lora_load *load);
  */
 int load_object_find(struct lora_load *load, struct gpool_object **object);
 /*
+ * load_object_ask() - Ask the agent whether the tenant may use an adapter without an object. Return: 0; -EPERM, with a
+ * reason; or as attach_call().
+ */
+int load_object_ask(struct lora_load *load);
+/*
  * load_object_begin() - Create load->object and allocate its pages, invisible to other processes. Also after a failure,
  * load_object_drop() must be called. Return: as gpool_object_alloc().
  */
@@ -185,7 +191,10 @@ void load_object_cost(const struct lora_load *load);
  * engine was first.
  */
 int load_object_publish(struct lora_load *load);
-/* load_object_drop() - Close a published object, or abort one that is being built. No GPU work may use it. */
+/*
+ * load_object_drop() - Close a published object, or abort one that is being built, if there is one, and free the table
+ * of runs. No GPU work may use them.
+ */
 void load_object_drop(struct lora_load *load);
 /* load_tail_drop() - Free the tail of a load. */
 void load_tail_drop(struct lora_load *load);

@@ -87,6 +87,11 @@ int load_object_find(struct lora_load *load, struct gpool_object **object)
 
 /* ---- an object of this process ---- */
 
+int load_object_ask(struct lora_load *load)
+{
+	return right_say(load, object_adapter_ask(load->lora->pool, load->adapter->key, load->adapter->name));
+}
+
 int load_object_begin(struct lora_load *load)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -137,6 +142,8 @@ void load_object_drop(struct lora_load *load)
 		return;
 	}
 	runs_free(load->lora, &load->runs);
+	if (!load->object)
+		return;
 	if (load->shared)
 		gpool_object_unpin(load->object);
 	/* Closing an object that is not published aborts it. */

@@ -70,7 +70,7 @@ static struct lora_list *list_of(struct gpool_lora *lora, enum load_state state)
 	}
 }
 
-/* Move the entry between the lists. A load that found no room returns to the head of the queue. */
+/* Move the entry between the lists. A load for which there was no room returns to the head of the queue. */
 static void lists_set(struct gpool_lora *lora, struct lora_entry *entry, enum load_state from, enum load_state to)
 {
 	struct lora_list *left = list_of(lora, from), *entered = list_of(lora, to);

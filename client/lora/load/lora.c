@@ -470,19 +470,23 @@ static void struct_give(void *to, uint32_t size, const void *filled, size_t byte
 }
 
 /* Return: true if the adapter is complete in the pool, and neither evicted nor unloaded. */
-static bool is_hot(const struct lora_entry *entry)
+static bool is_hot(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 
-	return entry->state == GPOOL_LORA_RESIDENT &&
-		(entry->load || (!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
+	if (entry->state != GPOOL_LORA_RESIDENT)
+		return false;
+	if (entry->load)
+		return true;
+	return !entry_is_gone(lora, entry) &&
+		(!entry->object || (!gpool_object_info(entry->object, &info) && info.state == GPOOL_OBJECT_CURRENT));
 }
 
 static enum gpool_lora_tier tier_of(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
 	const char *copy = entry->adapter->warm_name;
 
-	if (is_hot(entry))
+	if (is_hot(lora, entry))
 		return GPOOL_LORA_TIER_HOT;
 	return lora->warm && entry->adapter->known && gpool_object_find(lora->warm, &copy, 1) == 1
 		? GPOOL_LORA_TIER_WARM
@@ -497,7 +501,7 @@ static enum gpool_lora_activity activity_of(struct gpool_lora *lora, struct lora
 		return GPOOL_LORA_QUEUED;
 	if (entry->state == GPOOL_LORA_LOADING)
 		return GPOOL_LORA_IN_LOAD;
-	if (is_hot(entry))
+	if (is_hot(lora, entry))
 		return active ? GPOOL_LORA_ACTIVE : GPOOL_LORA_IDLE;
 	return active ? GPOOL_LORA_EVICTING : GPOOL_LORA_ABSENT;
 }
@@ -671,9 +675,10 @@ static uint64_t cold_free_bytes(const struct gpool_lora *lora)
 	return lora->cold_fd < 0 || fstatvfs(lora->cold_fd, &status) ? 0 : status.f_bavail * status.f_frsize;
 }
 
-static void tiers_fill(const struct gpool_lora *lora, struct gpool_lora_stats *stats)
+static void tiers_fill(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 {
-	stats->hot_all_bytes = objects_bytes(lora->pool, LORA_PREFIX);
+	stats->hot_all_bytes =
+		objects_bytes(lora->pool, LORA_PREFIX) + tails_page_count(&lora->tails) * lora->pool->page_bytes;
 	stats->warm_bytes = objects_bytes(lora->warm, LORA_WARM_PREFIX);
 	stats->cold_bytes = cold_bytes(lora);
 	stats->hot_evictions = evictions_of(lora->pool, POOL_COUNT_ADAPTER_EVICTIONS);

@@ -79,7 +79,7 @@ struct lora_entry {
 	int error; /* error of the last load */
 	struct reason reason;
 	struct lora_load *load;      /* set from BEGUN to DRAFT_ENDING, otherwise NULL */
-	struct gpool_object *object; /* set in HELD and RESIDENT */
+	struct gpool_object *object; /* set in HELD and RESIDENT, if adapter_has_object() */
 	uint64_t base;
 	struct tail tail;
 	struct lora_runs runs;
@@ -127,7 +127,7 @@ struct gpool_lora {
 	struct tails tails;
 	/* the adapter whose tail a thread is moving; entry_close() sets it to NULL, and the thread frees the tail */
 	struct lora_entry *moving;
-	bool unpacked;            /* a tail was freed since the last tails_pack() */
+	bool unpacked;            /* a tail was freed, or a shared page was added, since the last tails_pack() */
 	bool packing;             /* one thread moves tails */
 	_Atomic bool cpu_expands; /* the kernel that expands int8 cannot be launched, as was logged */
 
@@ -277,6 +277,8 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
  */
 int entry_pin(struct gpool_lora *lora, const struct lora_entry *entry);
 int entry_unpin(struct gpool_lora *lora, const struct lora_entry *entry, struct gpool_fence fence);
+/* entry_is_gone() - Return: true if the object of a resident adapter, or its tail, was evicted; without a use of it. */
+bool entry_is_gone(const struct gpool_lora *lora, const struct lora_entry *entry);
 /* entry_close() - Close the object of an adapter. Return: 0, -EBUSY (GPU work uses its addresses). */
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
 /* entry_use() - Keep the object open until the fence is signaled. Return: 0, -ENOMEM, -EINVAL (no such fence). */

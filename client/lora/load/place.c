@@ -3,6 +3,7 @@
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
+#include "client/object/object.h"
 #include "cuda/kernels/lora.h"
 #include "shm/timeline.h"
 
@@ -152,20 +153,23 @@ bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry)
 
 int entry_pin(struct gpool_lora *lora, const struct lora_entry *entry)
 {
-	int error = gpool_object_pin(entry->object);
+	int error = likely(entry->object != NULL) ? gpool_object_pin(entry->object) : 0;
 
 	if (error || likely(!entry->tail.count))
 		return error;
 	error = tail_pin(&lora->tails, lora->pool, &entry->tail);
-	if (error)
+	if (error && entry->object)
 		gpool_object_unpin(entry->object);
 	return error;
 }
 
 int entry_unpin(struct gpool_lora *lora, const struct lora_entry *entry, struct gpool_fence fence)
 {
-	int error = fence.value ? gpool_object_unpin_after(entry->object, fence) : gpool_object_unpin(entry->object);
+	int error = 0;
 
+	if (likely(entry->object != NULL))
+		error = fence.value ? gpool_object_unpin_after(entry->object, fence)
+				    : gpool_object_unpin(entry->object);
 	if (!error)
 		tail_unpin(lora->pool, &entry->tail, fence);
 	return error;
@@ -183,6 +187,11 @@ static void tail_close(struct gpool_lora *lora, struct lora_entry *entry)
 		tail_free(&lora->tails, lora->pool, &entry->tail, NULL);
 	}
 	tails_freed(lora);
+}
+
+bool entry_is_gone(const struct gpool_lora *lora, const struct lora_entry *entry)
+{
+	return (entry->object && object_is_gone(entry->object)) || tail_is_gone(lora->pool, &entry->tail);
 }
 
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry)

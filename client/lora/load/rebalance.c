@@ -1,7 +1,6 @@
 #include "client/lora/load/rebalance.h"
 
 #include "client/lora/load/load.h"
-#include "client/object/object.h"
 
 enum {
 	DEFAULT_MS = 10000, /* chosen: limits the bandwidth for loads for which no caller has asked */
@@ -57,18 +56,19 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 /*
  * Return: true if the adapter is no longer in the pool. This is checked without a pin, because a pin counts as a use.
  */
-static bool has_left(const struct lora_entry *entry)
+static bool has_left(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
 	return entry->state == GPOOL_LORA_COLD ||
-		(entry->state == GPOOL_LORA_RESIDENT && !entry->load && object_is_gone(entry->object));
+		(entry->state == GPOOL_LORA_RESIDENT && !entry->load && entry_is_gone(lora, entry));
 }
 
-static bool may_come_back(struct lora_entry *entry, uint32_t uses_least, uint32_t pages, uint64_t now_us)
+static bool may_come_back(
+	const struct gpool_lora *lora, struct lora_entry *entry, uint32_t uses_least, uint32_t pages, uint64_t now_us)
 {
 	if (entry->acquires == entry->acquires_spent || entry->acquired || entry->waiting ||
 		worth_recent(&terms, &entry->worth, now_us) < uses_least)
 		return false;
-	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
+	return has_left(lora, entry) && entry->adapter->layout.header->pages <= pages;
 }
 
 /*
@@ -87,7 +87,8 @@ static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us
 		if (!entry)
 			continue;
 		uses_learn(entry, now_us);
-		if (may_come_back(entry, uses_least, pages, now_us) && (!best || entry->worth.heat > best->worth.heat))
+		if (may_come_back(lora, entry, uses_least, pages, now_us) &&
+			(!best || entry->worth.heat > best->worth.heat))
 			best = entry;
 	}
 	return best;

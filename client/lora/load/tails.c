@@ -22,6 +22,7 @@ struct tail_page {
 	struct gpool_block block;
 	uint64_t address;
 	uint32_t users, pieces; /* number of tails with this page, and of their pieces in it */
+	bool whole;             /* the tails are all of their adapters */
 	bool gone;              /* it was evicted, or may still be written to by a GPU that has failed */
 	bool emptied;           /* tails_choose() has chosen it */
 	bool stays;             /* tails_stay() */
@@ -56,6 +57,35 @@ uint32_t tails_page_count(struct tails *tails)
 	count = tails->page_count;
 	pthread_mutex_unlock(&tails->lock);
 	return count;
+}
+
+static bool is_evicted(const struct gpool *pool, const struct tail_page *page)
+{
+	uint64_t tag = atomic_load_explicit(&block_entry(pool, page->block.page)->tag, memory_order_acquire);
+
+	return (tag & ~(uint64_t)BLOCK_DYING) != page->block.tag;
+}
+
+void tails_touch(struct tails *tails, struct gpool *pool)
+{
+	struct tail_page *page;
+
+	pthread_mutex_lock(&tails->lock);
+	TAILQ_FOREACH(page, &tails->pages, link)
+	if (!page->whole && !is_evicted(pool, page))
+		atomic_store_explicit(&pool->session.touch[page->block.page], pool_clock(pool), memory_order_relaxed);
+	pthread_mutex_unlock(&tails->lock);
+}
+
+bool tails_grew(struct tails *tails)
+{
+	bool grew;
+
+	pthread_mutex_lock(&tails->lock);
+	grew = tails->grew;
+	tails->grew = false;
+	pthread_mutex_unlock(&tails->lock);
+	return grew;
 }
 
 /* ---- holes; under the lock ---- */
@@ -178,19 +208,26 @@ static bool has_page(const struct tail *tail, const struct tail_page *page)
 	return false;
 }
 
-/* Return the page with the smallest hole for a piece, or NULL. */
-static struct tail_page *page_find(const struct tails *tails, uint32_t bytes)
+/*
+ * Return the page with the smallest hole for a piece, or NULL. A page that already contains pieces of the tail is
+ * preferred, so that an acquisition pins few pages, and an eviction affects few adapters.
+ */
+static struct tail_page *page_find(const struct tails *tails, const struct tail *tail, uint32_t bytes)
 {
 	struct tail_page *page, *best = NULL;
 	uint32_t best_bytes = UINT32_MAX;
+	bool best_own = false;
 
 	TAILQ_FOREACH(page, &tails->pages, link)
 	{
-		const struct hole *hole = page->gone || page->emptied ? NULL : hole_find(page, bytes);
+		bool fit = page->whole == tail->whole && !page->gone && !page->emptied;
+		const struct hole *hole = fit ? hole_find(page, bytes) : NULL;
+		bool own = hole && has_page(tail, page);
 
-		if (hole && hole->bytes < best_bytes) {
+		if (hole && (own > best_own || (own == best_own && hole->bytes < best_bytes))) {
 			best = page;
 			best_bytes = hole->bytes;
+			best_own = own;
 		}
 	}
 	return best;
@@ -226,7 +263,7 @@ static int piece_put(struct gpool *pool, struct tail *tail, struct tail_piece *p
 /* Place a piece where there is room. Return: 0; -ENOSPC: no page has room; or as piece_put(). */
 static int piece_place(struct tails *tails, struct gpool *pool, struct tail *tail, struct tail_piece *piece)
 {
-	struct tail_page *page = page_find(tails, piece->bytes);
+	struct tail_page *page = page_find(tails, tail, piece->bytes);
 
 	return page ? piece_put(pool, tail, piece, page) : -ENOSPC;
 }
@@ -235,9 +272,11 @@ static int piece_place(struct tails *tails, struct gpool *pool, struct tail *tai
 static void page_add(struct tails *tails, struct tail *tail, struct tail_page *page)
 {
 	page->users = 1;
+	page->whole = tail->whole;
 	tail->pages[tail->page_count++] = page;
 	TAILQ_INSERT_TAIL(&tails->pages, page, link);
 	tails->page_count++;
+	tails->grew = true;
 }
 
 /*
@@ -301,8 +340,9 @@ static int pieces_list(const struct adapter_layout *layout, struct tail *tail)
 
 	for (uint32_t i = 0; i < layout->header->runs; i++)
 		count += layout->runs[i].page == layout->header->pages - 1;
-	*tail = (struct tail){
-		.pieces = calloc(count, sizeof(*tail->pieces)), .pages = calloc(count, sizeof(*tail->pages))};
+	*tail = (struct tail){.pieces = calloc(count, sizeof(*tail->pieces)),
+		.pages = calloc(count, sizeof(*tail->pages)),
+		.whole = layout->header->pages == 1};
 	if (!tail->pieces || !tail->pages)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < layout->header->modules; i++) {
@@ -383,6 +423,14 @@ void tail_abandon(struct tails *tails, struct tail *tail)
 
 /* ---- pins ---- */
 
+bool tail_is_gone(const struct gpool *pool, const struct tail *tail)
+{
+	for (uint32_t i = 0; i < tail->page_count; i++)
+		if (is_evicted(pool, tail->pages[i]))
+			return true;
+	return false;
+}
+
 int tail_pin(struct tails *tails, struct gpool *pool, const struct tail *tail)
 {
 	uint32_t pinned = 0;
@@ -454,21 +502,20 @@ void tails_stay(struct tails *tails, const struct tail *tail, bool stay)
 struct tail_page *tails_choose(struct tails *tails, const struct gpool *pool)
 {
 	struct tail_page *page, *best = NULL;
-	uint64_t total = 0, most = 0;
+	uint64_t total[2] = {0}, most = 0; /* total: of pages for parts of adapters, and for whole ones */
 
 	pthread_mutex_lock(&tails->lock);
 	TAILQ_FOREACH(page, &tails->pages, link)
+	total[page->whole] += page->gone ? 0 : free_bytes(page);
+	TAILQ_FOREACH(page, &tails->pages, link)
 	{
-		uint64_t bytes = page->gone ? 0 : free_bytes(page);
+		uint64_t bytes = page->gone || page->stays ? 0 : free_bytes(page);
 
-		total += bytes;
-		if (bytes > most && !page->stays) {
+		if (bytes > most && bytes < pool->page_bytes && total[page->whole] >= pool->page_bytes) {
 			most = bytes;
 			best = page;
 		}
 	}
-	if (total < pool->page_bytes || most == pool->page_bytes)
-		best = NULL;
 	if (best) {
 		best->users++;
 		best->emptied = true;
@@ -523,8 +570,9 @@ int tail_move(
 {
 	int error = 0;
 
-	*to = (struct tail){
-		.pieces = calloc(from->count, sizeof(*to->pieces)), .pages = calloc(from->count, sizeof(*to->pages))};
+	*to = (struct tail){.pieces = calloc(from->count, sizeof(*to->pieces)),
+		.pages = calloc(from->count, sizeof(*to->pages)),
+		.whole = from->whole};
 	if (!to->pieces || !to->pages) {
 		arrays_free(to);
 		return -ENOMEM;

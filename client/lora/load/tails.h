@@ -3,7 +3,8 @@
  *
  * With GPOOL_LORA_SHARE_PAGES, the object of an adapter contains all of its pages except the last. The runs of the last
  * page, the tail, are stored in shared pages instead, each run where there is room. Kernels find runs by their
- * addresses, so a tail may be scattered.
+ * addresses, so a tail may be scattered. An adapter that is smaller than a page has only a tail; it shares pages with
+ * adapters like it.
  *
  * A shared page is a block of this process, which no other process reads. It is pinned while one of its adapters is
  * pinned, and may be evicted otherwise; its adapters then lose their tails. While an adapter is not used, its runs may
@@ -28,6 +29,7 @@ struct tails {
 	pthread_mutex_t lock; /* protects the pages, except their pins */
 	struct tail_page_list pages;
 	uint32_t page_count;
+	bool grew; /* tails_grew() */
 };
 
 /* A run of a tail. */
@@ -45,13 +47,24 @@ struct tail {
 	uint32_t count;
 	struct tail_page **pages; /* [page_count] the pages of the pieces, each once */
 	uint32_t page_count;
+	bool whole; /* the adapter has no other page */
 };
 
 /* tails_begin() - Begin without pages. tails_end() - Free the memory of `tails` after all tails have been freed. */
 void tails_begin(struct tails *tails);
 void tails_end(struct tails *tails);
-/* tails_page_count() - Return the number of shared pages. */
+/*
+ * tails_page_count() - Return the number of shared pages.
+ * tails_grew() - Return: true if a page was added since the last call.
+ */
 uint32_t tails_page_count(struct tails *tails);
+bool tails_grew(struct tails *tails);
+/*
+ * tails_touch() - Mark the shared pages as used, except those with adapters that have no other page. The agent then
+ * evicts the objects of adapters first, in their order, and the tails of evicted adapters are freed (tails_pack.h). The
+ * eviction of a shared page would leave the objects of several adapters without use.
+ */
+void tails_touch(struct tails *tails, struct gpool *pool);
 
 /*
  * tail_make() - Place the runs of an adapter's last page. The pages are pinned once for the caller.
@@ -72,9 +85,11 @@ void tail_free(struct tails *tails, struct gpool *pool, struct tail *tail, const
 void tail_abandon(struct tails *tails, struct tail *tail);
 
 /*
+ * tail_is_gone() - Return: true if a page of a tail was evicted.
  * tail_pin() - Pin the pages of a tail. Return: as gpool_pin(); -ESTALE: a page was evicted.
  * tail_unpin() - End one pin of each, when the fence is signaled.
  */
+bool tail_is_gone(const struct gpool *pool, const struct tail *tail);
 int tail_pin(struct tails *tails, struct gpool *pool, const struct tail *tail);
 void tail_unpin(struct gpool *pool, const struct tail *tail, struct gpool_fence fence);
 

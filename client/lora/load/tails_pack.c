@@ -1,5 +1,6 @@
 /*
- * tails_pack.c - move the tails of adapters that are not used out of the emptiest shared page, so that it is freed.
+ * tails_pack.c - free the tails of evicted adapters, and move those of adapters that are not used out of the emptiest
+ * shared page, so that it is freed.
  *
  * The content is copied without the lock, to places that no other thread knows. An acquisition in the meantime gets the
  * old addresses, and the copy is dropped. If the adapter is closed in the meantime, this thread frees its tail.
@@ -120,6 +121,12 @@ void tails_freed(struct gpool_lora *lora)
 	pthread_cond_signal(&lora->queued);
 }
 
+void tails_placed(struct gpool_lora *lora)
+{
+	if (tails_grew(&lora->tails))
+		tails_freed(lora);
+}
+
 /* Choose a page that contains no tail of an adapter in use; under the lock. */
 static struct tail_page *page_choose(struct gpool_lora *lora)
 {
@@ -130,12 +137,30 @@ static struct tail_page *page_choose(struct gpool_lora *lora)
 	return tails_choose(&lora->tails, lora->pool);
 }
 
+/*
+ * Close the adapters of which the agent has evicted the object or a part of the tail, so that the rest of the tail is
+ * freed; under the lock.
+ */
+static void gone_close(struct gpool_lora *lora)
+{
+	for (uint32_t i = 0; i < lora->entry_count; i++) {
+		struct lora_entry *entry = lora->entries[i];
+
+		if (entry && entry->tail.count && is_idle(lora, entry) && entry_is_gone(lora, entry) &&
+			!entry_close(lora, entry))
+			entry->counts.lost++;
+	}
+}
+
 void tails_pack(struct lora_loader *loader)
 {
 	struct gpool_lora *lora = loader->lora;
-	struct tail_page *page = page_choose(lora);
-	bool empty = page != NULL;
+	struct tail_page *page;
+	bool empty;
 
+	gone_close(lora);
+	page = page_choose(lora);
+	empty = page != NULL;
 	lora->unpacked = false;
 	if (!page)
 		return;

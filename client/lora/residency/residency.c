@@ -8,7 +8,7 @@
 /* maximum number of unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
 enum { RING_SHARE = 4 };
 
-/* chosen: time after which a copy that had no room is tried again, if the adapter is not used */
+/* chosen: time after which a copy for which there was no room is tried again, if the adapter is not used */
 enum { RETRY_US = 10000000 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
@@ -92,7 +92,7 @@ static void drop(struct residency *residency, uint32_t number)
 	decide(residency, number, RESIDENCY_DROP);
 }
 
-/* Drop copies that are worth less than this adapter's copy until the latter has room. */
+/* Drop copies that are worth less than this adapter's copy until there is room for the latter. */
 static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -131,7 +131,7 @@ static void evict(struct residency *residency, uint32_t number)
 /* ---- loads ---- */
 
 /*
- * Return true if `bytes` bytes of `count` adapters would have room after the eviction of all idle adapters that are not
+ * Return true if `bytes` bytes of `count` adapters would fit after the eviction of all idle adapters that are not
  * expected or, with expected_too, of all idle adapters.
  */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
@@ -157,7 +157,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Evict adapters to make room, as far as the reason of the load permits. Return true if the adapter has room now. */
+/* Evict adapters to make room, as far as the reason of the load permits. Return true if the adapter fits now. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;

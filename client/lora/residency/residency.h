@@ -10,8 +10,8 @@
  *
  * Rules:
  *
- * - An acquired adapter is loaded as soon as it and the adapters queued before it have room. Both the bytes and the
- *   number of adapters are limited.
+ * - An acquired adapter is loaded as soon as there is room for it and the adapters queued before it. Both the bytes and
+ *   the number of adapters are limited.
  * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
  *   warm copy. If copies are made from files, an adapter may be evicted, and forgotten, while its copy is made.
  * - Of the idle adapters, the one with the lowest worth is evicted first: expected accesses x reload time / size
@@ -177,7 +177,7 @@ void residency_lost(struct residency *residency, uint32_t adapter);
 
 /*
  * residency_copy_seen() - report that a load has found, or has not found, a valid warm copy, which another process may
- * have made or dropped. A copy that has no room within the limits is not counted. warm_bytes: size that the copy has,
+ * have made or dropped. A copy that does not fit within the limits is not counted. warm_bytes: size that the copy has,
  * or would have; a larger one than that of residency_register() is ignored. If there is no copy, the adapter may be
  * copied again even if an earlier attempt has failed.
  */

@@ -20,7 +20,7 @@ enum {
 	REQUESTS_DEFAULT = 4096,
 	REQUESTS_MAX = 1 << 20,
 	CLAIMS_MAX = 2 * LORA_BATCH_REQUESTS_MAX,
-	AGAIN_US = 10000, /* chosen: time before an adapter that found no room is loaded or prefetched again */
+	AGAIN_US = 10000, /* chosen: time before an adapter for which there was no room is loaded or prefetched again */
 };
 
 static_assert((int)GPOOL_LORA_BATCH_REQUESTS_MAX == (int)LORA_BATCH_REQUESTS_MAX && GPOOL_LORA_NONE == LORA_NO_ADAPTER,

@@ -143,11 +143,10 @@ class Span:
         Raises Busy: views of the span exist, whose bytes another span could get at once.
         Cost: mostly that of the interpreter.
         """
-        self.handle.close(self._end, "free")
-
-    def _end(self, _: int) -> int:
+        if self.handle.forked or self.handle.closed:
+            return
         with self._pool.handle as pool:
-            return int(library().gpool_span_free(pool, self._span))
+            self.handle.close(library().gpool_span_free, "free", (pool, self._span), with_pointer=False)
 
     def view(
         self,

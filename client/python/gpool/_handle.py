@@ -60,25 +60,28 @@ class Handle(_native.Guard):
 
     # ---- end ----
 
-    def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Call end(pointer) once, which returns nothing or a code of the library; after an error the handle is
-        unchanged.
+    def close(
+        self,
+        end: Callable[..., Optional[int]],
+        verb: str = "close",
+        before: Tuple[object, ...] = (),
+        with_pointer: bool = True,
+        waits: bool = False,
+    ) -> None:
+        """Call end(*before, pointer) once, a function of the library, which returns nothing or a code; after an error
+        the handle is unchanged.
 
-        Does nothing if the handle is closed. Raises Busy; Error.
+        Does nothing if the handle is closed. with_pointer: pass the pointer. waits: the function waits, and a signal
+        handler that raises an exception ends the wait; the handle is then unchanged, unless the function has succeeded.
+        Raises Busy; Error.
         """
         if self.forked or self.closed:
             return
         self.refuse_views(verb)
-        pointer = self.take()
-        if pointer is None:
+        code = self.end(end, before, with_pointer, waits)
+        if code is None:
             raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread uses it in a call")
-        if pointer == 0:
-            return
-        try:
-            check(end(pointer) or 0, f"{verb} {self.what}")
-        except BaseException:
-            self.restore(pointer)
-            raise
+        check(code, f"{verb} {self.what}")
 
     def refuse_views(self, verb: str) -> None:
         """Raise Busy if there are views. Raises Busy."""

@@ -276,6 +276,7 @@ class KvCache(Closing):
     def close(self) -> None:
         """Wait for the work on the pool's streams and end the cache and its sequences; a second call does nothing.
 
+        A signal handler that raises an exception ends the wait, and the cache remains open with its sequences.
         Raises Busy: a view or a group of it exists, or GPU work that was queued elsewhere uses it.
         """
         if not self._pool.closed:
@@ -283,7 +284,7 @@ class KvCache(Closing):
                 raise Busy(errno.EBUSY, "cannot close a KV cache: it belongs to a group; close the group first")
             self.addresses.refuse_views("close")
             with self._pool.handle:
-                self.handle.close(library().gpool_kv_destroy)
+                self.handle.close(library().gpool_kv_destroy, waits=True)
 
     # ---- memory ----
 
@@ -488,7 +489,7 @@ class KvCache(Closing):
         the one that preempt() would select, or the sequence itself for none. It may call this cache, but not close it.
         Without a policy, no sequence is preempted that comes after the sequence itself in the order of preempt(). most:
         maximum number of sequences to preempt, at least 1. offload: keep their content as offload(), whose arguments
-        are to_pool and int8; if it has no room, it is discarded.
+        are to_pool and int8; content for which there is no room is discarded.
         Raises as append() and offload(), and what the policy raises. NoRoom: the policy or the order permits no further
         preemption. The exception has the attribute `preempted`: the sequences that were preempted nevertheless. Error
         with EFBIG: more blocks than the cache or the pool has; nothing was preempted.
@@ -608,12 +609,14 @@ class KvCache(Closing):
             return blocks[: count.value]
 
     def sync(self) -> None:
-        """Copy the changes of all tables to the device, on the cache's stream.
+        """Copy the changes of all tables to the device, on the cache's stream. Waits if many earlier copies are queued.
 
+        A signal handler that raises an exception ends the wait; the next call copies the rest.
         Raises NoRoom: no pages for the tables.
         Cost: a copy for each sequence that has changed.
         """
-        self._call(library().gpool_kv_sync, what="copy the tables")
+        with self.handle as pointer:
+            self._check(waiting(-1, library().gpool_kv_sync, pointer), "copy the tables")
 
     def copy_blocks(self, pairs: Sequence[Tuple[int, int]]) -> None:
         """Queue copies of blocks (from, to) in the given order, on the cache's stream.
@@ -635,13 +638,15 @@ class KvCache(Closing):
     def execute(self, order: bytes) -> bytes:
         """Return the answer to an order of a KvGroup of another process, after the call that it orders.
 
-        order: any bytes are permitted. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
+        order: any bytes are permitted. A signal handler that raises an exception ends a wait for the content of a
+        resumed sequence. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
         version of the library. Errors of the call that was ordered are in the answer.
         """
         if len(order) != ctypes.sizeof(_abi.gpool_kv_order):
             raise ValueError(f"an order has {ctypes.sizeof(_abi.gpool_kv_order)} bytes, not {len(order)}")
         filled = _abi.gpool_kv_order.from_buffer_copy(order)
-        self._call(library().gpool_kv_execute, ctypes.byref(filled), what="execute an order")
+        with self.handle as pointer:
+            self._check(waiting(-1, library().gpool_kv_execute, pointer, ctypes.byref(filled)), "execute an order")
         return bytes(filled)
 
     def stats(self) -> KvStats:

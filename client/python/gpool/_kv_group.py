@@ -41,6 +41,7 @@ class KvGroup(Closing):
     A cache may be in another process: pass a function that sends an order, which consists of bytes, to that process,
     where KvCache.execute() executes it, and that returns the bytes of the answer. If the function raises an exception,
     the call that needs the cache raises Error with ECONNRESET, and so do all later ones; `failures` has the exceptions.
+    The first call raises KeyboardInterrupt and other exceptions that are no Exception itself.
     The function must not call the group.
 
     Calls raise as those of KvCache.
@@ -56,6 +57,7 @@ class KvGroup(Closing):
         """those of this process"""
         self.failures: List[BaseException] = []
         self._sends: List[Any] = []  # functions that the library calls
+        self._ends: List[BaseException] = []  # KeyboardInterrupt and others that also end the call
         self._entered = 0
         pointer = ctypes.c_void_p()
         try:
@@ -63,10 +65,10 @@ class KvGroup(Closing):
                 cache.handle.__enter__()
                 self._entered += 1
             members = (_abi.gpool_kv_member * len(caches))(*map(self._member, caches))
-            check(
-                library().gpool_kv_group_create_members(members, len(caches), range_tokens, ctypes.byref(pointer)),
-                f"create a group of {len(caches)} KV caches",
-            )
+            create = library().gpool_kv_group_create_members
+            result = create(members, len(caches), range_tokens, ctypes.byref(pointer))
+            self._raise_end()
+            check(result, f"create a group of {len(caches)} KV caches")
         except BaseException:
             self._leave()
             raise
@@ -77,9 +79,10 @@ class KvGroup(Closing):
 
     def close(self) -> None:
         """End the group and its sequences; a second call does nothing. Raises Busy: another thread is in a call."""
-        if self._entered and not self.handle.forked and not self.handle.closed:
+        if self._entered and not self.handle.forked:
             self.handle.close(library().gpool_kv_group_destroy)
-            self._leave()
+            self._leave()  # if a signal has ended an earlier call before this line, this is all that is left to do
+            self._raise_end()
 
     def _member(self, cache: Union[KvCache, Callable[[bytes], bytes]]) -> _abi.gpool_kv_member:
         member = _abi.gpool_kv_member(size=ctypes.sizeof(_abi.gpool_kv_member))
@@ -98,6 +101,8 @@ class KvGroup(Closing):
                 return 0
             except BaseException as exception:  # ctypes would print it
                 self.failures.append(exception)
+                if not isinstance(exception, Exception):
+                    self._ends.append(exception)
                 return -errno.ECONNRESET
 
         self._sends.append(SEND(call))
@@ -224,6 +229,7 @@ class KvGroup(Closing):
         """
         with self.handle as pointer:
             result = waiting(-1, library().gpool_kv_group_resume, pointer, sequence)
+            self._raise_end()
             if result < 0:
                 refuse(result, "resume a sequence")
 
@@ -238,7 +244,13 @@ class KvGroup(Closing):
     def _call(self, call: Any, *arguments: Any, what: str) -> int:
         with self.handle as pointer:
             result = int(call(pointer, *arguments))
+            self._raise_end()
             return result if result >= 0 else refuse(result, what)
+
+    def _raise_end(self) -> None:
+        """Raise the exception of a signal handler that has ended a function of a member."""
+        if self._ends:
+            raise self._ends.pop()
 
 
 def _pointer(cache: KvCache) -> int:

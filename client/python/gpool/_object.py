@@ -152,7 +152,7 @@ class Object(Closing):
         elif not self.handle.closed and not self._within.handle.closed:
             with self._within.handle as within:
                 self._unpin_all()
-                self.handle.close(lambda pointer: library().gpool_range_unmap(within, pointer))
+                self.handle.close(library().gpool_range_unmap, before=(within,))
 
     # ---- building ----
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import enum
 import errno
+import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -26,7 +27,7 @@ from ._scope import Scope
 from ._sliced import SlicedRange
 from ._stream import Fence, Stream, number_of
 from ._text import c_optional, c_text
-from ._wait import waiting
+from ._wait import in_another_thread, waiting
 
 
 class Pressure(enum.IntEnum):
@@ -86,8 +87,8 @@ class Pool(_native.Pool, Closing):
 
     Threads: any thread may use a pool and its objects, unless a method documents otherwise; calls into the library
     release the interpreter's lock.
-    Signals: while the main thread waits in a call with timeout_ms, handlers run within 50 ms. An exception raised by a
-    handler, such as KeyboardInterrupt, ends the call. A handler must not use the pool itself.
+    Signals: while the main thread waits in a call, handlers run within 50 ms. An exception raised by a handler, such as
+    KeyboardInterrupt, ends the call. A handler must not use the pool itself.
     Fork: after fork() the child does not own the pool, and all its calls raise Forked. The parent is not affected.
     """
 
@@ -175,7 +176,8 @@ class Pool(_native.Pool, Closing):
     def close(self) -> None:
         """Detach from the pool and end all its objects; a second call does nothing.
 
-        Waits for the GPU work that is queued on the pool's streams.
+        Waits for the GPU work that is queued on the pool's streams. A signal handler that raises an exception ends the
+        wait; the pool is then closed, and a thread detaches from it when the work is done.
         Raises Busy: a view of its memory exists, an adapter is acquired, or another thread is in a call.
         """
         if not self.closed:
@@ -185,10 +187,13 @@ class Pool(_native.Pool, Closing):
                     group.close()
             for adapters in list(self._adapters):
                 adapters.close()
-            self.handle.close(self._detach)
+            if threading.current_thread() is threading.main_thread():
+                in_another_thread(self._detach)
+            else:
+                self._detach()
 
-    def _detach(self, pool: int) -> None:
-        library().gpool_close(pool)
+    def _detach(self) -> None:
+        self.handle.close(library().gpool_close)
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._log))
 
     # ---- blocks ----
@@ -600,6 +605,8 @@ class Pool(_native.Pool, Closing):
         """Return the pages of all ranges to the pool, all or none. Content is published (IMMUTABLE), spilled (MUTABLE)
         or discarded (EPHEMERAL).
 
+        Waits for the work on the pool's streams. A signal handler that raises an exception ends the wait, and the
+        session remains awake; if the handler runs at the end of the call, `asleep` returns whether the session sleeps.
         No other thread may create views of ranges during the call.
         Raises Busy: a view of a range exists, or GPU work uses a range; NoRoom: no room for spilled content; Error with
         EOPNOTSUPP (the pool has neither memory nor a file for spilled content), EIO (spilling failed).
@@ -608,7 +615,7 @@ class Pool(_native.Pool, Closing):
         for made in list(self._ranges):
             made.handle.refuse_views("put to sleep")
         with self.handle as pool:
-            check(library().gpool_sleep(pool, 0), "go to sleep")
+            check(waiting(-1, library().gpool_sleep, pool, 0), "go to sleep")
 
     def wake(self, timeout_ms: int = 0) -> None:
         """Commit pages for all ranges again, at the same addresses and with their content. On failure the session
@@ -652,7 +659,8 @@ class Pool(_native.Pool, Closing):
         `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
         warm as int8 if the loss of precision is small. private: share adapters only with engines of the same tenant,
         not of the trust domain. share_pages: store the last pages of these adapters together, which saves memory if
-        adapters have few pages and are used by one or two engines. element: type of the weights in the pool.
+        adapters have few pages and are used by one or two engines; engines then do not share adapters smaller than a
+        page. element: type of the weights in the pool.
         load_threads: number of loader threads; 0: 4. salt: two 64-bit numbers; only engines with the same salt share
         adapters. hot_adapters, hot_bytes: limits of the adapters that this set keeps in the pool; 0: none.
         warm_adapters, warm_bytes: limits of its copies in warm; 0: none. idle_ms: time without a use after which an
@@ -733,6 +741,7 @@ class Pool(_native.Pool, Closing):
 
         native: a CUstream of the program, such as torch.cuda.Stream().cuda_stream, which must outlive the stream; None:
         create one. host_signaled: open a host-signaled timeline, without a GPU stream; the program signals its fences.
+        Waits for the work on the default streams of threads that have ended.
         Raises Error with EUSERS (255 streams are open), EINVAL, EOPNOTSUPP (the device cannot write fences), EIO
         (driver).
         Cost: a driver call.
@@ -740,7 +749,9 @@ class Pool(_native.Pool, Closing):
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:
-            check(library().gpool_stream_open(pool, native, flags, ctypes.byref(number)), "open a stream")
+            undo = lambda: library().gpool_stream_close(pool, number)  # noqa: E731
+            opened = waiting(-1, library().gpool_stream_open, pool, native, flags, ctypes.byref(number), undo=undo)
+            check(opened, "open a stream")
         return Stream(self.handle, number.value)
 
     def fence_import(self, exported: bytes) -> Fence:

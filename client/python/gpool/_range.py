@@ -82,13 +82,14 @@ class Range(_native.Range, Closing):
     def close(self) -> None:
         """Destroy the range, awake or asleep. A published object remains. A second call does nothing.
 
-        Waits for the work on the pool's streams.
+        Waits for the work on the pool's streams. A signal handler that raises an exception ends the wait, and the
+        range remains open.
         Raises Busy: a view of the range exists, or GPU work that was queued elsewhere uses it.
         """
         if not self._pool.closed:
             self.addresses.refuse_views("close")
             with self._pool.handle:
-                self.handle.close(library().gpool_range_destroy)
+                self.handle.close(library().gpool_range_destroy, waits=True)
 
     def info(self) -> RangeInfo:
         """Return the description of the range. Waits for a sleep or wake of the session that is in progress.

@@ -92,13 +92,14 @@ class SlicedRange(Closing):
     def close(self) -> None:
         """End the range; a second call does nothing.
 
-        Waits for the work on the pool's streams.
+        Waits for the work on the pool's streams. A signal handler that raises an exception ends the wait, and the
+        range remains open.
         Raises Busy: a view of it exists, or GPU work that was queued elsewhere still uses it.
         """
         if not self._pool.closed:
             self.addresses.refuse_views("close")
             with self._pool.handle:
-                self.handle.close(library().gpool_sliced_range_destroy)
+                self.handle.close(library().gpool_sliced_range_destroy, waits=True)
 
     def info(self) -> SlicedRangeInfo:
         """Return the description of the range. Raises Closed; Forked. Cost: one lock."""

@@ -8,7 +8,7 @@ import errno
 from typing import TYPE_CHECKING, Optional
 
 from . import _abi, _native
-from ._errors import Error, check
+from ._errors import Closed, Error, check
 from ._library import library
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ class Stream(_native.Stream):
             if not self.closed and library().gpool_stream_native(pool, self.number, ctypes.byref(native)) == 0:
                 with contextlib.suppress(Error):  # the GPU has failed, or a graph is being captured
                     self.synchronize()
-            number = self.take()
-            if number:
-                library().gpool_stream_close(pool, number)
+            with contextlib.suppress(Closed):  # another thread has closed it
+                library().gpool_stream_close(pool, self.number)
+                self.take()  # after the call, so that a signal cannot end the method between a mark and the close
 
     def __enter__(self) -> Stream:
         return self

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import threading
+from typing import Any, Callable, List, Optional
 
 from . import _native
 
@@ -18,3 +19,27 @@ def waiting(
     if timeout_ms == 0:
         return call(*arguments)
     return _native.waiting(call, arguments, undo)
+
+
+def in_another_thread(call: Callable[[], None]) -> None:
+    """Call call() in another thread, and wait for its end; for a call that waits in C without a check for signals.
+
+    Raises the exception of the call, or that of a signal handler, which ends only the wait: the call continues.
+    """
+    raised: List[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as exception:
+            raised.append(exception)
+
+    thread = threading.Thread(target=run, name="gpool", daemon=True)  # the interpreter does not wait for it at its end
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started
+        call()
+        return
+    thread.join()
+    if raised:
+        raise raised[0]

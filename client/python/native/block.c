@@ -259,18 +259,26 @@ static int end_pin(struct block *block, PyObject *after, const char *what, bool 
 	return result < 0 ? -1 : 0;
 }
 
+/* Free a block without pins. Return 0, or -1 with an exception; after that of a handler, the block may be freed. */
 static int discard(struct block *block)
 {
 	struct gpool *pointer = guard_enter(block->handle);
-	int result;
+	struct wait wait;
+	int result, raised;
 
 	if (!pointer)
 		return -1;
+	wait_begin(&wait, -1);
 	UNLOCKED(result = lib.gpool_discard(pointer, &block->block));
-	if (result < 0)
+	raised = wait_end(&wait);
+	if (result >= 0)
+		block->freed = true;
+	if (raised)
+		wait_raise(&wait);
+	else if (result < 0)
 		raise_code(result, "free a block");
 	guard_leave(block->handle);
-	return result < 0 ? -1 : 0;
+	return raised || result < 0 ? -1 : 0;
 }
 
 static int free_block(struct block *block, PyObject *after)
@@ -361,16 +369,21 @@ static PyObject *block_touch(PyObject *self, PyObject *none)
 {
 	struct block *block = (struct block *)self;
 	struct gpool *pointer = guard_enter(block->handle);
-	int result;
+	struct wait wait;
+	int result, raised;
 
 	(void)none;
 	if (!pointer)
 		return NULL;
+	wait_begin(&wait, -1);
 	UNLOCKED(result = lib.gpool_touch(pointer, &block->block));
-	if (result < 0)
+	raised = wait_end(&wait);
+	if (raised)
+		wait_raise(&wait);
+	else if (result < 0)
 		raise_code(result, "touch a block");
 	guard_leave(block->handle);
-	if (result < 0)
+	if (raised || result < 0)
 		return NULL;
 	Py_RETURN_NONE;
 }

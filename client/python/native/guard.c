@@ -207,32 +207,68 @@ static PyObject *guard_release(PyObject *self, PyObject *none)
 	Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(take_doc,
-	"take($self, /)\n--\n\n"
-	"Return the pointer, and refuse later calls and views; 0: it is closed, None: a call or a view uses it.");
+PyDoc_STRVAR(end_doc,
+	"end($self, call, before, with_pointer, waits, /)\n--\n\n"
+	"Call call(*before, pointer), or call(*before), which ends the pointer, and refuse other calls and views from "
+	"then "
+	"on.\n"
+	"waits: signal handlers run while the call waits, and the exception of a handler ends the wait.\n\n"
+	"Return its result, where None means 0; None: a call or a view uses the pointer, 0: it has ended. After an "
+	"exception\n"
+	"or a negative result, the pointer can be used again. If `call` is a function of the library, a handler's "
+	"exception\n"
+	"never hides that it has succeeded: no Python code runs between its end and the change of the guard.");
 
-static PyObject *guard_take(PyObject *self, PyObject *none)
+/* Return the arguments of the call: those in `before`, and the pointer. */
+static PyObject *end_arguments(const struct guard *guard, PyObject *before, int with_pointer)
 {
-	struct guard *guard = (struct guard *)self;
-	void *pointer = guard->pointer;
+	PyObject *list, *pointer, *sum;
 
-	(void)none;
-	if (guard->calls || guard->views)
-		Py_RETURN_NONE;
-	guard->pointer = NULL;
-	return PyLong_FromVoidPtr(pointer);
+	if (!with_pointer) {
+		Py_INCREF(before);
+		return before;
+	}
+	pointer = PyLong_FromVoidPtr(guard->pointer);
+	list = pointer ? PyTuple_Pack(1, pointer) : NULL;
+	sum = list ? PySequence_Concat(before, list) : NULL;
+	Py_XDECREF(pointer);
+	Py_XDECREF(list);
+	return sum;
 }
 
-PyDoc_STRVAR(restore_doc, "restore($self, pointer, /)\n--\n\nUndo take(), because the pointer could not be closed.");
-
-static PyObject *guard_restore(PyObject *self, PyObject *pointer)
+static PyObject *guard_end(PyObject *self, PyObject *args)
 {
-	void *value = PyLong_AsVoidPtr(pointer);
+	struct guard *guard = (struct guard *)self;
+	PyObject *call, *before, *list, *result;
+	void *pointer = guard->pointer;
+	int with_pointer, waits, raised;
+	struct wait wait;
+	long code = -1;
 
-	if (!value && PyErr_Occurred())
+	if (!PyArg_ParseTuple(args, "OO!pp", &call, &PyTuple_Type, &before, &with_pointer, &waits))
 		return NULL;
-	((struct guard *)self)->pointer = value;
-	Py_RETURN_NONE;
+	if (guard->calls || guard->views)
+		Py_RETURN_NONE;
+	if (!pointer)
+		return PyLong_FromLong(0);
+	list = end_arguments(guard, before, with_pointer);
+	if (!list)
+		return NULL;
+	guard->pointer = NULL;
+	wait_begin(&wait, waits ? -1 : 0);
+	result = PyObject_CallObject(call, list);
+	raised = wait_end(&wait);
+	if (result)
+		code = result == Py_None ? 0 : PyLong_AsLong(result);
+	Py_XDECREF(result);
+	Py_DECREF(list);
+	if (code < 0)
+		guard->pointer = pointer;
+	if (raised) {
+		PyErr_Clear();
+		wait_raise(&wait);
+	}
+	return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
 }
 
 static PyObject *guard_get_forked(PyObject *self, void *closure)
@@ -263,8 +299,7 @@ static PyMethodDef guard_methods[] = {
 	{"__exit__", guard_exit_method, METH_VARARGS, NULL},
 	{"hold", guard_hold, METH_NOARGS, hold_doc},
 	{"release", guard_release, METH_NOARGS, release_doc},
-	{"take", guard_take, METH_NOARGS, take_doc},
-	{"restore", guard_restore, METH_O, restore_doc},
+	{"end", guard_end, METH_VARARGS, end_doc},
 	{NULL, NULL, 0, NULL},
 };
 

@@ -28,7 +28,7 @@ static int check(void *argument)
 void wait_begin(struct wait *wait, int timeout_ms)
 {
 	*wait = (struct wait){0};
-	if (!timeout_ms || PyThread_get_thread_ident() != main_thread)
+	if (!timeout_ms || !lib.gpool_wait_check || PyThread_get_thread_ident() != main_thread)
 		return;
 	wait->set = true;
 	wait->forks = native_forks;

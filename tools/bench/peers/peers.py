@@ -306,7 +306,7 @@ def rows_of(work: str, peer: str, ours: list[dict[str, Any]], theirs: list[dict[
             f"peer: {kinds(theirs[0])}; gpool: {kinds(ours[0])}",
         )
     if theirs[0]["modeled"] and "steady_calls" not in theirs[0]:
-        # gpoold creates memory once, so the player's calls lack it; the peer's own calls create what it holds.
+        # gpoold creates memory once, when it starts, so the player's calls do not include this time; a peer's calls do.
         creation = ours[0].get("peak_mib", 0) / PAGE_MIB * CREATE_US / 1e3
         rows.append(
             Row(
