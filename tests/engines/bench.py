@@ -173,9 +173,7 @@ def overhead() -> List[Row]:
         ("140 MB", LARGE, 1, ROUNDS, 16),
     ):
 
-        def way(
-            extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which, **options: Any
-        ) -> Callable[[], Way]:
+        def way(extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which, **options: Any) -> Callable[[], Way]:
             return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE, **options).touch()
 
         made = {
