@@ -30,8 +30,8 @@ static const char usage[] =
 	"      --module FILE       load the code of the agent, the front and the movers from FILE (default:\n"
 	"                          gpoold-agent.so next to this program or, if it does not exist, the installed one)\n"
 	"      --check-config[=file]\n"
-	"                          check the configuration and exit; with =file, do not check whether the directories\n"
-	"                          and the memory of this machine suffice\n"
+	"                          check the configuration and exit; with =file, do not check whether it can serve on\n"
+	"                          this machine\n"
 	"      --print-config      print each key with its meaning, range and default, and exit\n"
 	"  -f, --foreground        run in the foreground, as gpoold always does\n"
 	"  -h, --help              print this help and exit\n"
@@ -110,7 +110,10 @@ int main(int argc, char **argv)
 		case OPTION_MODULE: module = optarg; break;
 		case OPTION_CHECK:
 			if (optarg && strcmp(optarg, "file")) {
-				fprintf(stderr, "gpoold: --check-config '%s': the permitted word is file\n", optarg);
+				fprintf(stderr,
+					"gpoold: --check-config=%s: the only permitted value is 'file'; --config FILE "
+					"selects the file to check\n",
+					optarg);
 				return 2;
 			}
 			check = true;
@@ -136,8 +139,9 @@ int main(int argc, char **argv)
 	if (!recipe.file && !recipe.pool_count)
 		recipe.file = DEFAULT_FILE;
 	/* The service manager passes the memory of a previous gpoold, which must not be lost because of a directory. */
-	check_machine &= check || !getenv("LISTEN_FDS");
-	if (recipe_load(&recipe, &config, &error) || (check_machine && machine_check(&config, &error))) {
+	if (recipe_load(&recipe, &config, &error) ||
+		(check && check_machine && keeper_check(&config, module, &error)) ||
+		(!check && !getenv("LISTEN_FDS") && machine_check(&config, &error))) {
 		fprintf(stderr, "gpoold: %s\n", error.text);
 		return 2;
 	}

@@ -116,7 +116,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto close_trust;
 	jobs_register(pool, JOB_OF_SPILL, &spill_job_user);
 	jobs_register(pool, JOB_OF_TRUST, &trust_job_user);
-	error = spill_open(pool, agent->start);
+	error = spill_open(pool, agent->start, start->ledger_fd);
 	if (error)
 		goto close_jobs;
 	pool_count_words(pool);

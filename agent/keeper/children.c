@@ -145,11 +145,26 @@ static void front_retire(struct keeper *keeper)
 	child_replaced(&keeper->front);
 }
 
+enum { KILL_AGAIN_MS = 1000 };
+
+/*
+ * The front has another user, so without CAP_KILL the keeper cannot kill it. Waiting for such a child would block the
+ * keeper.
+ */
+static void kill_failed(const char *name, pid_t pid)
+{
+	log_error("cannot kill %s (pid %d): %s", name, pid, strerror(errno));
+}
+
 static void old_front_hurry(struct keeper *keeper)
 {
 	if (keeper->old_front <= 0 || keeper_ms() < keeper->old_front_ms)
 		return;
-	kill(keeper->old_front, SIGKILL);
+	if (kill(keeper->old_front, SIGKILL)) {
+		kill_failed("the front of the previous agent", keeper->old_front);
+		keeper->old_front_ms = keeper_ms() + KILL_AGAIN_MS;
+		return;
+	}
 	child_wait(keeper->old_front, NULL, 0);
 	keeper->old_front = 0;
 }
@@ -484,8 +499,10 @@ static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 		}
 		if (now >= end) {
 			log_warning("%s did not end within %d ms; killing it", name, STOP_PATIENCE_MS);
-			kill(*pid, SIGKILL);
-			child_wait(*pid, &status, 0);
+			if (kill(*pid, SIGKILL))
+				kill_failed(name, *pid);
+			else
+				child_wait(*pid, &status, 0);
 			*pid = 0;
 			return;
 		}

@@ -1,10 +1,13 @@
 #include "agent/keeper/directory.h"
 
 #include "agent/base/log.h"
+#include "agent/config/config_value.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +94,53 @@ static int lock(struct directory *directory)
 	return error;
 }
 
+/* ---- the check ---- */
+
+/* Check that this process can create files in the directory or, if it does not exist, create it. */
+static int usable(const char *path)
+{
+	char above[CONFIG_PATH_BYTES];
+	int error = trusted(path);
+
+	if (error && error != -ENOENT)
+		return error;
+	snprintf(above, sizeof(above), "%s", path);
+	return faccessat(AT_FDCWD, error ? dirname(above) : path, W_OK | X_OK, AT_EACCESS) < 0 ? -errno : 0;
+}
+
+/*
+ * Check that no name in the directory is used for something else. If a socket cannot be created because of its name,
+ * each start of the front would fail, and nanomsg removes a regular file with that name.
+ */
+static int names_check(const struct config *config, struct config_error *error)
+{
+	static const struct {
+		const char *verb, *name, *kind;
+		mode_t type;
+	} names[] = {
+		{"lock", "gpoold.pid", "a regular file", S_IFREG},
+		{"listen at", "attach", "a socket", S_IFSOCK},
+		{"use", "nn", "a directory", S_IFDIR},
+		{"listen at", "nn/control", "a socket", S_IFSOCK},
+		{"listen at", "nn/events", "a socket", S_IFSOCK},
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char path[CONFIG_PATH_BYTES + 16];
+		struct stat stat;
+
+		snprintf(path, sizeof(path), "%s/%s", config->runtime_dir, names[i].name);
+		if (lstat(path, &stat) == 0 && (stat.st_mode & S_IFMT) != names[i].type)
+			return config_fail(error, -EEXIST,
+				"cannot %s '%s': it exists and is not %s; remove it or choose another runtime_dir",
+				names[i].verb, path, names[i].kind);
+	}
+	return 0;
+}
+
 /*
  * In a child with the rights of the front: return the length of the shortest prefix of path that is not accessible, or
- * 0 if all of it is. The length is limited to 255, the maximum of an exit status.
+ * 0 if all of it that exists is. The length is limited to 255, the maximum of an exit status.
  */
 static int find_barrier(char *path, uid_t uid, gid_t gid)
 {
@@ -105,49 +152,88 @@ static int find_barrier(char *path, uid_t uid, gid_t gid)
 			break;
 		*slash = '/';
 	}
-	if (access(path, W_OK | X_OK) == 0)
+	if (access(path, W_OK | X_OK) == 0 || errno == ENOENT)
 		return 0;
 	return strlen(path) < 255 ? (int)strlen(path) : 255;
+}
+
+/* Return the directory of the front's sockets without symbolic links. The runtime directory may not exist yet. */
+static int front_path(const struct config *config, char path[PATH_MAX])
+{
+	char above[CONFIG_PATH_BYTES], last[CONFIG_PATH_BYTES], name[CONFIG_PATH_BYTES + 1] = "";
+	const char *existing = config->runtime_dir;
+
+	if (access(existing, F_OK) < 0) {
+		snprintf(above, sizeof(above), "%s", config->runtime_dir);
+		snprintf(last, sizeof(last), "%s", config->runtime_dir);
+		snprintf(name, sizeof(name), "/%s", basename(last));
+		existing = dirname(above);
+	}
+	if (!realpath(existing, path))
+		return -errno;
+	if (strlen(path) + strlen(name) + sizeof("/nn") > PATH_MAX)
+		return -ENAMETOOLONG;
+	strcat(strcat(path, name), "/nn");
+	return 0;
 }
 
 /*
  * Check that the front, which runs as another user, can create its sockets. Otherwise each start of the front would
  * fail, and no request would be answered.
- *
- * Return: 0, or -EACCES, which was logged.
  */
-static int front_can_listen(const struct directory *directory)
+static int front_can_listen(const struct config *config, struct config_error *error)
 {
-	const struct config *config = directory->config;
-	char *path = realpath(directory->front, NULL);
-	int status = 0, error = 0;
+	char path[PATH_MAX];
+	int status = 0, code = front_path(config, path);
 	pid_t child;
 
-	if (!path)
-		return -errno;
+	if (code)
+		return config_fail(error, code, "cannot use directory '%s': %s", config->runtime_dir, strerror(-code));
 	child = fork();
 	if (child == 0)
 		_exit(find_barrier(path, config->front_uid, config->front_gid));
 	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
-	if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status)) {
-		error = -EACCES;
-		if (WEXITSTATUS(status) == (int)strlen(path))
-			log_error("front_user '%s' has no write permission for '%s', in which it creates the control "
-				  "sockets; remove the directory, or run chown %s on it",
-				config->front_user, path, config->front_user);
-		else
-			log_error("front_user '%s' has no search permission for '%.*s' and cannot create the control "
-				  "sockets in '%s'; run chmod o+x on it, or choose another runtime_dir",
-				config->front_user, WEXITSTATUS(status), path, directory->front);
-	}
-	free(path);
-	return error;
+	if (child <= 0 || !WIFEXITED(status) || !WEXITSTATUS(status))
+		return 0;
+	if (WEXITSTATUS(status) == (int)strlen(path))
+		return config_fail(error, -EACCES,
+			"front_user '%s' has no write permission for '%s', in which it creates the control sockets; "
+			"remove the directory, or run chown %s on it",
+			config->front_user, path, config->front_user);
+	return config_fail(error, -EACCES,
+		"front_user '%s' has no search permission for '%.*s' and cannot create the control sockets in '%s/nn'; "
+		"run chmod o+x on it, or choose another runtime_dir",
+		config->front_user, WEXITSTATUS(status), path, config->runtime_dir);
 }
+
+static int unusable(const struct config *config, int code, struct config_error *error)
+{
+	return config_fail(error, code,
+		"cannot use directory '%s': %s; create it so that it belongs to this user and is not writable by "
+		"others, "
+		"or choose another runtime_dir",
+		config->runtime_dir, strerror(-code));
+}
+
+int directory_check(const struct config *config, struct config_error *error)
+{
+	int code = usable(config->runtime_dir);
+
+	if (code)
+		return unusable(config, code, error);
+	code = names_check(config, error);
+	if (code || geteuid() != 0 || config->front_uid == 0)
+		return code;
+	return front_can_listen(config, error);
+}
+
+/* ---- open and close ---- */
 
 int directory_open(struct directory *directory, const struct config *config)
 {
 	gid_t gid = config->group[0] ? config->group_id : getegid();
+	struct config_error why;
 	bool front_created;
 	int error;
 
@@ -159,17 +245,20 @@ int directory_open(struct directory *directory, const struct config *config)
 	snprintf(directory->pid_file, sizeof(directory->pid_file), "%s/gpoold.pid", config->runtime_dir);
 	snprintf(directory->control_url, sizeof(directory->control_url), "ipc://%s/control", directory->front);
 	snprintf(directory->events_url, sizeof(directory->events_url), "ipc://%s/events", directory->front);
+	error = directory_check(config, &why);
 	/*
 	 * Other users, such as the front's, can pass through the directory but not list it. The sockets in it have
 	 * their own modes.
 	 */
-	error = make(config->runtime_dir, 0751, geteuid(), gid, &directory->created);
-	if (!error)
-		error = trusted(config->runtime_dir);
+	if (!error) {
+		error = make(config->runtime_dir, 0751, geteuid(), gid, &directory->created);
+		if (!error)
+			error = trusted(config->runtime_dir);
+		if (error)
+			unusable(config, error, &why);
+	}
 	if (error) {
-		log_error("cannot use directory '%s': %s; create it so that it belongs to this user and is not "
-			  "writable by others, or choose another runtime_dir",
-			config->runtime_dir, strerror(-error));
+		log_error("%s", why.text);
 		return error;
 	}
 	error = lock(directory);
@@ -185,11 +274,7 @@ int directory_open(struct directory *directory, const struct config *config)
 		log_error("cannot create '%s': %s", directory->front, strerror(-error));
 		return error;
 	}
-	if (geteuid() == 0 && config->front_uid != 0)
-		error = front_can_listen(directory);
-	if (error)
-		directory_close(directory);
-	return error;
+	return 0;
 }
 
 void directory_close(struct directory *directory)

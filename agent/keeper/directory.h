@@ -20,6 +20,12 @@ struct directory {
 };
 
 /*
+ * directory_check() - check that this process can use the runtime directory and its names, without changing anything.
+ * directory_open() begins with this check. Return: 0, or a negative errno with error->text set.
+ */
+int directory_check(const struct config *config, struct config_error *error);
+
+/*
  * directory_open() - create and lock the directory. Return: 0; -EBUSY: another gpoold uses it (its pid was logged); or
  * another negative errno.
  */

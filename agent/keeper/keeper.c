@@ -1,7 +1,9 @@
 #include "agent/keeper/keeper.h"
 
 #include "agent/base/descriptors.h"
+#include "agent/config/config_value.h"
 #include "agent/config/kept_config.h"
+#include "agent/keeper/machine.h"
 #include "agent/keeper/notify.h"
 #include "agent/keeper/pools.h"
 #include "agent/keeper/state.h"
@@ -165,19 +167,18 @@ static int config_hold(struct keeper *keeper)
 	return error;
 }
 
-static int module_find(struct keeper *keeper, const char *given)
+static int module_find(const char *given, const struct child_shed *shed, struct probe *probe, struct loader *loader,
+	struct config_error *why)
 {
 	static char path[PATH_MAX];
 	char text[PATH_MAX + 400];
 	int error;
 
 	loader_find(given, path);
-	error = probe_start(&keeper->probe, path, &keeper->shed, text, sizeof(text));
+	error = probe_start(probe, path, shed, text, sizeof(text));
 	if (!error)
-		error = probe_finish(&keeper->probe, &keeper->loader, text, sizeof(text));
-	if (error)
-		log_error("%s", text);
-	return error;
+		error = probe_finish(probe, loader, text, sizeof(text));
+	return error ? config_fail(why, error, "%s", text) : 0;
 }
 
 static int signals_setup(struct keeper *keeper)
@@ -263,7 +264,7 @@ static uint64_t descriptors_of_memory(const struct config *config, uint32_t inde
  * plans: NULL: the devices are not known yet. Then refuse only limits that no device makes sufficient, but with the
  * number that the configuration suggests.
  */
-static int descriptors_check(const struct config *config, const struct plan *plans)
+static int descriptors_check(const struct config *config, const struct plan *plans, struct config_error *error)
 {
 	uint64_t own = DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)config->pool_count * DESCRIPTORS_OF_POOL;
 	uint64_t needed = own;
@@ -273,27 +274,42 @@ static int descriptors_check(const struct config *config, const struct plan *pla
 		needed += descriptors_of_memory(config, i, plans ? &plans[i] : NULL);
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= (plans ? needed : own + config->pool_count))
 		return 0;
-	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
-		  "raise the limit (LimitNOFILE= of the unit) or choose a larger handle_size",
+	return config_fail(error, -EMFILE,
+		"RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
+		"raise the limit (LimitNOFILE= of the unit) or choose a larger handle_size",
 		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
-	return -EMFILE;
 }
 
-static int pools_plan(struct keeper *keeper, struct plan *plans)
+/* Query the devices, or only those of the back end host, which call no driver. Return: 0, or -EINTR, or an error. */
+static int pools_plan(const struct config *config, const struct loader *loader, const struct child_shed *shed,
+	bool only_host, struct plan *plans, struct config_error *why)
 {
-	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
-		int error = pool_measure(
-			keeper->config, i, &keeper->loader, &keeper->shed, &plans[i].device, &plans[i].geometry);
+	bool all = true;
+
+	for (uint32_t i = 0; i < config->pool_count; i++) {
+		bool asked = !only_host || !strcmp(config->pools[i].backend, "host");
+		int error =
+			asked ? pool_measure(config, i, loader, shed, &plans[i].device, &plans[i].geometry, why) : 0;
 
 		if (error)
 			return error;
+		all &= asked;
 	}
-	return descriptors_check(keeper->config, plans);
+	return descriptors_check(config, all ? plans : NULL, why);
+}
+
+/* Log the text of an error, if it has one. Return: error. */
+static int start_refused(int error, const struct config_error *why)
+{
+	if (error && why->text[0])
+		log_error("%s", why->text);
+	return error;
 }
 
 static int keeper_setup(struct keeper *keeper, const char *module)
 {
 	static struct plan plans[MODULE_POOLS_MAX];
+	struct config_error why = {""};
 	struct store store;
 	int error;
 
@@ -306,16 +322,14 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	 * then the number of restarts.
 	 */
 	keeper->start.incarnation = wall_us() << 10;
-	error = signals_setup(keeper);
+	error = descriptors_check(keeper->config, NULL, &why);
 	if (!error)
-		error = descriptors_check(keeper->config, NULL);
-	if (!error)
-		error = module_find(keeper, module);
+		error = module_find(module, &keeper->shed, &keeper->probe, &keeper->loader, &why);
 	if (!error)
 		error = kept_look(keeper, &store);
 	if (error)
-		return error;
-	error = pools_plan(keeper, plans);
+		return start_refused(error, &why);
+	error = start_refused(pools_plan(keeper->config, &keeper->loader, &keeper->shed, false, plans, &why), &why);
 	if (!error)
 		error = pools_start(keeper, plans, &store);
 	if (!error)
@@ -328,24 +342,47 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	return error ? error : agent_start(keeper);
 }
 
-/* Raise the limit of descriptors: a pool may need one per page, and each session needs four. */
-static void raise_descriptor_limit(void)
+/*
+ * Raise the limit of descriptors: a pool may need one per page, and each session needs four. Return: the limit if it
+ * may be too low, otherwise 0.
+ */
+static unsigned long long raise_descriptor_limit(void)
 {
 	struct rlimit limit;
 	rlim_t wanted = 524288;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
+		return 0;
 	if (limit.rlim_max < wanted && geteuid() == 0) {
 		struct rlimit more = {wanted, wanted};
 
 		if (setrlimit(RLIMIT_NOFILE, &more) == 0)
-			return;
+			return 0;
 	}
 	limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < 16384)
-		log_warning("descriptor limit is %llu; raise RLIMIT_NOFILE for large pools or many sessions",
-			(unsigned long long)limit.rlim_cur);
+	return setrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < 16384 ? limit.rlim_cur : 0;
+}
+
+int keeper_check(const struct config *config, const char *module, struct config_error *error)
+{
+	static struct plan plans[MODULE_POOLS_MAX];
+	struct child_shed shed = {.signals = -1, .lock_fd = -1};
+	struct loader loader = {.fd = -1};
+	struct probe probe;
+	int code = machine_check(config, error);
+
+	raise_descriptor_limit();
+	sigemptyset(&shed.mask);
+	if (!code)
+		code = directory_check(config, error);
+	if (!code)
+		code = descriptors_check(config, NULL, error);
+	if (!code)
+		code = module_find(module, &shed, &probe, &loader, error);
+	if (!code)
+		code = pools_plan(config, &loader, &shed, true, plans, error);
+	loader_close(&loader);
+	return code;
 }
 
 /* ---- main loop ---- */
@@ -475,6 +512,7 @@ static int memory_hide(const struct config *config)
 int keeper_run(const struct recipe *recipe, const struct config *config, const char *module)
 {
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
+	unsigned long long low;
 	int status = 1, error;
 
 	if (!keeper)
@@ -482,12 +520,21 @@ int keeper_run(const struct recipe *recipe, const struct config *config, const c
 	keeper->recipe = recipe;
 	keeper->config = config;
 	keeper->shed.signals = keeper->channel = keeper->start.listen_fd = keeper->start.keeper_fd = -1;
+	keeper->directory.lock_fd = -1;
 	keeper->loader.fd = keeper->before.fd = -1;
 	log_setup("keeper", config->log_level, config->log_target == CONFIG_LOG_JOURNAL);
-	raise_descriptor_limit();
+	low = raise_descriptor_limit();
+	if (low)
+		log_warning("descriptor limit is %llu; raise RLIMIT_NOFILE for large pools or many sessions", low);
 	error = memory_hide(config);
 	if (error) {
 		log_error("cannot hide the memory of gpoold from other processes of its user: %s", strerror(-error));
+		goto free_keeper;
+	}
+	/* From here on, a signal that requests a stop does not leave files behind. */
+	error = signals_setup(keeper);
+	if (error) {
+		log_error("cannot receive signals: %s", strerror(-error));
 		goto free_keeper;
 	}
 	error = directory_open(&keeper->directory, config);

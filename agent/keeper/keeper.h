@@ -11,6 +11,12 @@
 #include "agent/config/recipe.h"
 
 /*
+ * keeper_check() - make the checks of the start that depend on this machine, without changing anything. Devices of the
+ * back end cuda are not checked. Return: 0, or a negative errno with error->text set.
+ */
+int keeper_check(const struct config *config, const char *module, struct config_error *error);
+
+/*
  * keeper_run() - serve until SIGTERM or SIGINT. `module`: the file with the code of the other processes; NULL: the
  * installed one.
  *

@@ -12,15 +12,23 @@
 /* Create a file in the same way as the agent (spill_tier.c). It has no name, so nothing is left. */
 static int spill_check(const struct config *config, const struct config_pool *pool, struct config_error *error)
 {
+	uint64_t bytes = pool->spill_file_bytes / pool->page_bytes * pool->page_bytes;
 	char where[160];
 	int fd, code;
 
-	if (!pool->spill_directory[0] || pool->spill_file_bytes < pool->page_bytes)
+	if (!pool->spill_directory[0] || !bytes)
 		return 0;
 	fd = open(pool->spill_directory, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
 	if (fd >= 0) {
+		code = ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 		close(fd);
-		return 0;
+		if (!code)
+			return 0;
+		return config_fail(error, code,
+			"%s: pools.%s.spill_file: cannot create a file of %" PRIu64
+			" bytes in '%s': %s; choose a smaller spill_file, or another spill_directory",
+			config_origin(config, pool->origin, where, sizeof(where)), pool->name, bytes,
+			pool->spill_directory, strerror(-code));
 	}
 	code = -errno;
 	return config_fail(error, code,

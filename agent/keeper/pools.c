@@ -77,24 +77,21 @@ static int device_ask(const struct config_pool *config, const struct loader *loa
 	return device->error;
 }
 
-static int geometry_of(
-	const struct config *config, uint32_t index, const struct module_device *device, struct pool_geometry *geometry)
+static int geometry_of(const struct config *config, uint32_t index, const struct module_device *device,
+	struct pool_geometry *geometry, struct config_error *why)
 {
 	const struct config_device known = {.granularity = device->granularity, .memory_bytes = device->memory_bytes};
 	const struct config_pool *pool = &config->pools[index];
 	struct config_measure measure;
-	struct config_error why;
-	int error = config_pool_measure(config, pool, &known, &measure, &why);
+	int error = config_pool_measure(config, pool, &known, &measure, why);
 
 	if (!error && !measure.pages)
-		error = config_fail(&why, -ERANGE,
+		error = config_fail(why, -ERANGE,
 			"pool '%s': the device does not report the size of its memory; configure the size of the pool "
 			"in bytes",
 			pool->name);
-	if (error) {
-		log_error("%s", why.text);
+	if (error)
 		return error;
-	}
 	*geometry = (struct pool_geometry){
 		.name = pool->name,
 		.backend = pool->backend,
@@ -112,7 +109,8 @@ static int geometry_of(
 }
 
 int pool_measure(const struct config *config, uint32_t index, const struct loader *loader,
-	const struct child_shed *shed, struct module_device *device, struct pool_geometry *geometry)
+	const struct child_shed *shed, struct module_device *device, struct pool_geometry *geometry,
+	struct config_error *why)
 {
 	const struct config_pool *pool = &config->pools[index];
 	int error;
@@ -123,14 +121,13 @@ int pool_measure(const struct config *config, uint32_t index, const struct loade
 	error = device_ask(pool, loader, shed, device);
 	if (error == -EINTR)
 		return error;
-	if (error) {
-		log_error("pool '%s': cannot use device '%s' of back end '%s' with the peers '%s': %s; poolctl doctor "
-			  "lists the devices",
+	if (error)
+		return config_fail(why, error,
+			"pool '%s': cannot use device '%s' of back end '%s' with the peers '%.80s': %s; poolctl doctor "
+			"lists the devices",
 			pool->name, pool->device, pool->backend, pool->peers,
 			device->text[0] ? device->text : strerror(-error));
-		return error;
-	}
-	return geometry_of(config, index, device, geometry);
+	return geometry_of(config, index, device, geometry, why);
 }
 
 /* ---- segments ---- */

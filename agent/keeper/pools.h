@@ -14,10 +14,11 @@
  * pool_measure() - query the device in a child, and compute the geometry of the pool. *geometry contains pointers into
  * config and device.
  *
- * Return: 0, or a negative errno, which was logged; -EINTR: a signal requested a stop.
+ * Return: 0, or a negative errno with error->text set; -EINTR: a signal requested a stop.
  */
 int pool_measure(const struct config *config, uint32_t index, const struct loader *loader,
-	const struct child_shed *shed, struct module_device *device, struct pool_geometry *geometry);
+	const struct child_shed *shed, struct module_device *device, struct pool_geometry *geometry,
+	struct config_error *error);
 
 /*
  * pool_make() - create segment, ledger and other resources of a new pool. Return: 0, or a negative errno, which was

@@ -22,7 +22,7 @@ int session_admit(
 
 /*
  * session_restore() - restore a session that an earlier agent admitted and that has `leased` pages. Its requests are
- * served after session_resume(). Return: 0, or -ENOMEM.
+ * served after session_resume(). Return: 0, -ENOMEM, or the error of pidfd_open().
  */
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased);
 /* session_resume() - serve the requests of a session after the whole pool was restored. This may end the session. */

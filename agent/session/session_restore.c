@@ -12,17 +12,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Take the descriptors that the keeper holds. If it holds none, because it was out of memory, open a pidfd. */
-static void restore_descriptors(struct session *session, const struct held *held)
+/*
+ * Take the descriptors that the keeper holds. If it holds none, because it was out of memory, open a pidfd, unless the
+ * process has died. Return: 0, or the error of pidfd_open(): the process may be alive and use its pages.
+ */
+static int restore_descriptors(struct session *session, const struct held *held)
 {
 	if (held && held->fd_count == 4) {
 		session->segment_fd = held->fds[0];
 		session->socket.fd = held->fds[1];
 		session->pidfd.fd = held->fds[2];
 		session->doorbell.fd = held->fds[3];
-		return;
+		return 0;
 	}
 	session->pidfd.fd = (int)syscall(SYS_pidfd_open, session->pid, 0);
+	return session->pidfd.fd < 0 && errno != ESRCH ? -errno : 0;
 }
 
 /*
@@ -73,7 +77,13 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	session->tenant = pool_tenant(pool, record->tenant);
 	if (!session->tenant)
 		session->tenant = &pool->tenants[0];
-	restore_descriptors(session, held);
+	error = restore_descriptors(session, held);
+	if (error) {
+		log_error("pool '%s': cannot watch process %d of session %u: %s", pool->config->name, session->pid, id,
+			strerror(-error));
+		session_free(session);
+		return error;
+	}
 	error = session->segment_fd < 0
 		? -EBADF
 		: session_segment_open(session->segment_fd, session->kind == SESSION_WORKER ? pool->page_count : 0,

@@ -77,10 +77,10 @@ struct spill {
 };
 
 /*
- * spill_open() - open the tiers, or use those that the keeper holds. Return: 0, or the error of their creation, which
- * was logged.
+ * spill_open() - open the tiers, or use those that the keeper holds. ledger_fd: see slots_open(). Return: 0, or the
+ * error of their creation, which was logged.
  */
-int spill_open(struct pool *pool, const struct module_start *start);
+int spill_open(struct pool *pool, const struct module_start *start, int ledger_fd);
 void spill_close(struct pool *pool);
 
 /*

@@ -263,7 +263,10 @@ static void words_recover(struct pool *pool)
 /* Free slots that belong to no complete chain: their chain was being created or freed. */
 static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 {
-	for (uint32_t slot = 0; slot < pool->ledger.header->slot_count; slot++)
+	const struct spill_slots *slots = &pool->spill->slots;
+
+	for (uint32_t slot = slots_begun(slots, 0); slot < pool->ledger.header->slot_count;
+		slot = slots_begun(slots, slot + 1))
 		if (!whole[slot] && atomic_load_explicit(&pool->ledger.slots[slot].tag, memory_order_relaxed))
 			forget(pool, &slot, 1);
 }
@@ -275,8 +278,9 @@ static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 void spill_recover_ends(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
+	const struct spill_slots *begun = &pool->spill->slots;
 
-	for (uint32_t head = 0; chain && head < slot_count; head++) {
+	for (uint32_t head = slots_begun(begun, 0); chain && head < slot_count; head = slots_begun(begun, head + 1)) {
 		struct ledger_slot *slots = pool->ledger.slots;
 		uint32_t owner = slots[head].session % POOL_SESSIONS, state;
 
@@ -300,14 +304,15 @@ void spill_recover_ends(struct pool *pool)
 void spill_recover(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
-	uint8_t *whole = calloc(1, slot_count + 1), *named = calloc(1, slot_count + 1);
+	uint8_t *whole = slots_array(slot_count, 1), *named = slots_array(slot_count, 1);
+	const struct spill_slots *slots = &pool->spill->slots;
 
 	if (!chain || !whole || !named) {
 		log_error("pool '%s': out of memory; spilled blocks are lost", pool->config->name);
 		goto free_memory;
 	}
 	ring_look(pool, named);
-	for (uint32_t head = 0; head < slot_count; head++) {
+	for (uint32_t head = slots_begun(slots, 0); head < slot_count; head = slots_begun(slots, head + 1)) {
 		uint32_t pages = pool->ledger.slots[head].pages;
 		bool busy = false;
 
@@ -326,7 +331,7 @@ void spill_recover(struct pool *pool)
 	/* Continue to sink blocks. */
 	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 free_memory:
-	free(named);
-	free(whole);
+	slots_array_free(named, slot_count, 1);
+	slots_array_free(whole, slot_count, 1);
 	free(chain);
 }

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	TIDY_SLOTS = 16,   /* per call: punching a hole of 2 MiB takes about 100 us in a tmpfs */
@@ -49,18 +51,70 @@ static void tier_push(struct spill_slots *slots, uint32_t slot)
 	uint32_t place;
 	struct spill_tier *tier = &slots->tiers[slots_tier(slots, slot, &place)];
 
-	tier->free[tier->free_count++] = slot;
+	tier->free[tier->stacked++] = slot;
+	tier->free_count++;
 	slot_soil(slots, tier, slot);
 }
 
 void slots_soil(struct spill_slots *slots)
 {
 	for (int i = 0; i < MOVER_TIERS; i++)
-		for (uint32_t at = 0; at < slots->tiers[i].free_count; at++)
+		for (uint32_t at = 0; at < slots->tiers[i].stacked; at++)
 			slot_soil(slots, &slots->tiers[i], slots->tiers[i].free[at]);
 }
 
-int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t page_bytes)
+void *slots_array(uint32_t slot_count, size_t bytes)
+{
+	void *array = mmap(NULL, (slot_count + 1) * bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return array == MAP_FAILED ? NULL : array;
+}
+
+void slots_array_free(void *array, uint32_t slot_count, size_t bytes)
+{
+	if (array)
+		munmap(array, (slot_count + 1) * bytes);
+}
+
+/*
+ * Return the number of slots of a tier, from its first one on, that may have been used: reading the others would
+ * allocate their memory. Slots are used in ascending order, so there are few of them after the last used one.
+ */
+static uint32_t begun_find(const struct ledger *ledger, int ledger_fd, const struct spill_tier *tier)
+{
+	off_t begin = (const char *)slot_at(ledger, tier->first) - (const char *)ledger->header, end, at = begin;
+	off_t used = begin;
+
+	end = begin + (off_t)(tier->count * sizeof(struct ledger_slot));
+	while (at < end) {
+		at = lseek(ledger_fd, at, SEEK_DATA);
+		if (at < 0 && errno != ENXIO)
+			return tier->count;
+		if (at < 0 || at >= end)
+			break;
+		at = lseek(ledger_fd, at, SEEK_HOLE);
+		if (at < 0)
+			return tier->count;
+		used = at < end ? at : end;
+	}
+	return (uint32_t)((used - begin + (off_t)sizeof(struct ledger_slot) - 1) / (off_t)sizeof(struct ledger_slot));
+}
+
+uint32_t slots_begun(const struct spill_slots *slots, uint32_t slot)
+{
+	for (int i = 0; i < MOVER_TIERS; i++) {
+		const struct spill_tier *tier = &slots->tiers[i];
+
+		if (slot < tier->first)
+			slot = tier->first;
+		if (slot < tier->first + tier->begun)
+			return slot;
+	}
+	return slots->ledger->header->slot_count;
+}
+
+int slots_open(struct spill_slots *slots, const struct ledger *ledger, int ledger_fd, uint64_t page_bytes)
 {
 	uint32_t memory = ledger->header->memory_slots, all = ledger->header->slot_count;
 
@@ -70,22 +124,24 @@ int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t 
 	slots->tiers[MOVER_TIER_MEMORY].count = memory;
 	slots->tiers[MOVER_TIER_FILE].first = memory;
 	slots->tiers[MOVER_TIER_FILE].count = all - memory;
-	slots->dirty = calloc(all ? all : 1, sizeof(*slots->dirty));
+	slots->dirty = slots_array(all, sizeof(*slots->dirty));
 	if (!slots->dirty)
 		return -ENOMEM;
 	for (int i = 0; i < MOVER_TIERS; i++) {
 		struct spill_tier *tier = &slots->tiers[i];
 
-		tier->free = calloc(tier->count ? tier->count : 1, sizeof(*tier->free));
+		tier->free = slots_array(tier->count, sizeof(*tier->free));
 		if (!tier->free) {
 			slots_close(slots);
 			return -ENOMEM;
 		}
-		tier->free_count = tier->dirty = 0;
+		tier->stacked = tier->dirty = 0;
+		tier->begun = begun_find(ledger, ledger_fd, tier);
 		/* Push in reverse order, so that the lowest slot is on top. */
-		for (uint32_t slot = tier->first + tier->count; slot-- > tier->first;)
+		for (uint32_t slot = tier->first + tier->begun; slot-- > tier->first;)
 			if (!slot_tag(ledger, slot))
-				tier->free[tier->free_count++] = slot;
+				tier->free[tier->stacked++] = slot;
+		tier->free_count = tier->count - tier->begun + tier->stacked;
 	}
 	return 0;
 }
@@ -93,10 +149,10 @@ int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t 
 void slots_close(struct spill_slots *slots)
 {
 	for (int i = 0; i < MOVER_TIERS; i++) {
-		free(slots->tiers[i].free);
+		slots_array_free(slots->tiers[i].free, slots->tiers[i].count, sizeof(*slots->tiers[i].free));
 		slots->tiers[i].free = NULL;
 	}
-	free(slots->dirty);
+	slots_array_free(slots->dirty, slots->ledger ? slots->ledger->header->slot_count : 0, sizeof(*slots->dirty));
 	slots->dirty = NULL;
 }
 
@@ -118,8 +174,9 @@ uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms)
 /* Take a free slot of a tier. The caller has checked that the tier has one. */
 static uint32_t tier_pop(struct spill_slots *slots, struct spill_tier *tier)
 {
-	uint32_t slot = tier->free[--tier->free_count];
+	uint32_t slot = tier->stacked ? tier->free[--tier->stacked] : tier->first + tier->begun++;
 
+	tier->free_count--;
 	if (slots->dirty[slot]) {
 		slots->dirty[slot] = 0;
 		tier->dirty--;
@@ -224,7 +281,7 @@ bool slots_chain(const struct ledger *ledger, uint32_t head, uint32_t *chain)
 
 static void tier_age(struct spill_slots *slots, const struct spill_tier *tier)
 {
-	for (uint32_t at = 0; tier->dirty && at < tier->free_count; at++)
+	for (uint32_t at = 0; tier->dirty && at < tier->stacked; at++)
 		if (slots->dirty[tier->free[at]] > 1)
 			slots->dirty[tier->free[at]]--;
 }
@@ -242,7 +299,7 @@ uint32_t slots_tidy(struct spill_slots *slots, uint64_t now_ms)
 		if (ages)
 			tier_age(slots, tier);
 		/* Start at the bottom of the stack, since the slots on top will be reused next. */
-		for (uint32_t at = 0; tier->dirty && left && at < tier->free_count; at++) {
+		for (uint32_t at = 0; tier->dirty && left && at < tier->stacked; at++) {
 			uint32_t slot = tier->free[at];
 
 			if (slots->dirty[slot] != 1)

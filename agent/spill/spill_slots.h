@@ -3,7 +3,8 @@
  *
  * A slot holds one page in a tier: host memory, which is used first, or a file. The slots of a block form a chain; see
  * struct ledger_slot. The ledger alone determines which slots are used, so a restarted agent finds the same ones; the
- * stacks in this file are an index.
+ * stacks in this file are an index. Time and memory depend on the number of slots that have been used, because
+ * spill_memory and spill_file may be much larger than what is ever spilled.
  */
 #ifndef GPOOL_AGENT_SPILL_SLOTS_H
 #define GPOOL_AGENT_SPILL_SLOTS_H
@@ -15,10 +16,12 @@ struct spill_tier {
 	int fd;                /* -1: none */
 	bool punch;            /* return the space of free slots to the system after some time */
 	uint32_t first, count; /* range of slots */
-	uint32_t *free;        /* [free_count] stack: the slots freed last, whose memory is still allocated, on top */
-	uint32_t free_count;
-	uint32_t dirty;   /* free slots whose space has not been returned */
-	uint64_t rest_ms; /* time before which nothing is written, after the disk was full or failed */
+	uint32_t begun; /* the first slots, which may have been used; the others are free, and not on the stack */
+	uint32_t *free; /* [stacked] stack: the slots freed last, whose memory is still allocated, on top */
+	uint32_t stacked;
+	uint32_t free_count; /* free slots, on the stack or not */
+	uint32_t dirty;      /* free slots whose space has not been returned */
+	uint64_t rest_ms;    /* time before which nothing is written, after the disk was full or failed */
 };
 
 struct spill_slots {
@@ -41,9 +44,25 @@ struct spill_source {
 	uint64_t generation;
 };
 
-/* slots_open() - build the index of free slots from the ledger. The caller owns the descriptors. Return: 0, -ENOMEM. */
-int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t page_bytes);
+/*
+ * slots_open() - build the index of free slots from the ledger. ledger_fd: the file of the ledger, whose allocated
+ * parts show which slots may have been used. The caller owns the descriptors. Return: 0, -ENOMEM.
+ */
+int slots_open(struct spill_slots *slots, const struct ledger *ledger, int ledger_fd, uint64_t page_bytes);
 void slots_close(struct spill_slots *slots);
+
+/*
+ * slots_begun() - return the first slot from `slot` on that may have been used; the number of slots of the ledger if
+ * there is none. All others are free.
+ */
+uint32_t slots_begun(const struct spill_slots *slots, uint32_t slot);
+
+/*
+ * slots_array() - return a zeroed array with an entry of `bytes` bytes for each slot, of which only written parts use
+ * memory; NULL: out of memory. slots_array_free() accepts NULL.
+ */
+void *slots_array(uint32_t slot_count, size_t bytes);
+void slots_array_free(void *array, uint32_t slot_count, size_t bytes);
 
 /* slots_room() - return the number of pages that can be saved now. */
 uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms);
@@ -81,7 +100,8 @@ static inline uint32_t slots_used(const struct spill_slots *slots, enum mover_ti
 }
 
 /*
- * slots_soil() - mark all free slots as dirty, because after a restart it is unknown which ones have allocated space.
+ * slots_soil() - mark all free slots that may have been used as dirty, because after a restart it is unknown which ones
+ * have allocated space.
  */
 void slots_soil(struct spill_slots *slots);
 

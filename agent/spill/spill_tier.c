@@ -91,7 +91,7 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 	return 0;
 }
 
-int spill_open(struct pool *pool, const struct module_start *start)
+int spill_open(struct pool *pool, const struct module_start *start, int ledger_fd)
 {
 	struct spill *spill = calloc(1, sizeof(*spill));
 	uint32_t slot_count = pool->ledger.header->slot_count;
@@ -104,11 +104,11 @@ int spill_open(struct pool *pool, const struct module_start *start)
 	TAILQ_INIT(&spill->working);
 	TAILQ_INIT(&spill->aged);
 	spill->slots.tiers[MOVER_TIER_MEMORY].fd = spill->slots.tiers[MOVER_TIER_FILE].fd = -1;
-	spill->places = calloc(slot_count ? slot_count : 1, sizeof(*spill->places));
+	spill->places = slots_array(slot_count, sizeof(*spill->places));
 	spill->sources = calloc(pool->page_count, sizeof(*spill->sources));
 	spill->rest_ms = calloc(pool->page_count, sizeof(*spill->rest_ms));
 	if (spill->places && spill->sources && spill->rest_ms)
-		error = slots_open(&spill->slots, &pool->ledger, pool->segment.header->page_bytes);
+		error = slots_open(&spill->slots, &pool->ledger, ledger_fd, pool->segment.header->page_bytes);
 	for (int tier = 0; tier < MOVER_TIERS && !error && jobs_possible(pool->jobs); tier++)
 		error = tier_open(pool, start, (enum mover_tier)tier);
 	if (error) {
@@ -138,7 +138,7 @@ void spill_close(struct pool *pool)
 			close(spill->slots.tiers[tier].fd);
 	free(spill->rest_ms);
 	free(spill->sources);
-	free(spill->places);
+	slots_array_free(spill->places, pool->ledger.header->slot_count, sizeof(*spill->places));
 	free(spill);
 	pool->spill = NULL;
 }

@@ -1067,14 +1067,17 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	return stream_unlock(pool, stream, error);
 }
 
-/* Queue the write of fences that were recorded during a capture. The caller holds the stream's lock. */
+/*
+ * Queue the write of fences that were recorded during a capture. After any error it is tried again, because memory that
+ * waits for these fences would otherwise never be free. The caller holds the stream's lock.
+ */
 static void owed_write(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];
 
 	stream->owed = stream->gpu &&
 		gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&pool->session.timeline[slot],
-			atomic_load_explicit(&stream->recorded, memory_order_relaxed)) == -EBUSY;
+			atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 }
 
 bool stream_watch(struct gpool *pool)

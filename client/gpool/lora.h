@@ -184,7 +184,7 @@ GPOOL_API int gpool_lora_register(
  * GPOOL_LORA_PRIVATE if tenants do not trust each other.
  *
  * Return: as gpool_lora_register(), or
- *   -EMFILE, -ENFILE  two file descriptors are needed until the adapter is unregistered
+ *   -EMFILE           two file descriptors are needed until the adapter is unregistered
  *   -ENOSPC, -ENOMEM  no host memory for the copy
  *   -EFAULT           the weights cannot be read
  *

@@ -3,9 +3,10 @@
 
 usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
-  overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, and of one stock engine,
-             which work in turn on the same prompts; with a model of 3 MB, whose steps take about 2 ms, and with one
-             of 140 MB, whose steps take about 20 ms
+  overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, of one stock engine, and
+             of one with a connector that does nothing, which work in turn on the same prompts; with a model of 3 MB,
+             whose steps take about 2 ms, and with one of 140 MB, whose steps take about 20 ms. Before, all memory of
+             the pool is written once, and the stock engine has written most of its memory
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
              lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
@@ -48,6 +49,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "t
 from engines import BUILD, Engine, model, tokens  # noqa: E402
 
 from harness import ROOT, Agent  # noqa: E402
+
+from gpool import NoRoom  # noqa: E402
+
+# By default, glibc returns the memory of large tensors to the kernel after a step or does not, depending on what is
+# next to them, so that the steps of one of two equal engines have thousands of page faults. vLLM recommends tcmalloc.
+os.environ.update(MALLOC_TRIM_THRESHOLD_="4000000000", MALLOC_MMAP_THRESHOLD_="4000000000")
 
 SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
@@ -102,6 +109,7 @@ class Way:
     ) -> None:
         """Start the engines. extra: kv_connector_extra_config; None: stock engines, each with a part of the memory."""
         folder, *arguments = which
+        self.pages = pages
         size = f"size={pages * PAGE >> 10}KiB,page_size={PAGE >> 10}KB"
         self.agent = Agent(pool=f"name=p0,backend=host,{size},reserved=0")
         self.engines: List[Engine] = []
@@ -113,6 +121,21 @@ class Way:
     def ready(self) -> None:
         for engine in self.engines:
             engine.ready()
+
+    def touch(self) -> "Way":
+        """Write all pages of the pool: the first write to a page of host memory takes much more time than others."""
+        with self.agent.pool() as pool:
+            blocks: List[Any] = []
+            try:
+                while len(blocks) < self.pages:
+                    blocks.append(pool.alloc(1))
+            except NoRoom:
+                pass
+            for block in blocks:
+                block.view().write(bytes(PAGE))
+                block.unpin()
+                block.free()
+        return self
 
     def stop(self) -> None:
         for engine in self.engines:
@@ -144,20 +167,29 @@ def in_turn(ways: Dict[str, Way], number: int) -> List[str]:
 def overhead() -> List[Row]:
     """Measure the throughput and the CPU time of one engine."""
     rows: List[Row] = []
-    for what, which, rounds, requests in (("3 MB", SMALL, 4 * ROUNDS, 32), ("140 MB", LARGE, ROUNDS, 16)):
+    empty = {"kv_connector": "EmptyConnector", "kv_connector_module_path": "empty_connector", "kv_role": "kv_both"}
+    for what, which, warm, rounds, requests in (
+        ("3 MB", SMALL, 8, 4 * ROUNDS, 32),
+        ("140 MB", LARGE, 1, ROUNDS, 16),
+    ):
 
-        def way(extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which) -> Callable[[], Way]:
-            return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE)
+        def way(extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which, **options: Any) -> Callable[[], Way]:
+            return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE, **options).touch()
 
-        made = {"stock vLLM": way(None), "gpool": way({}), "gpool, prefixes not shared": way({"share": False})}
-        rows += measured(made, partial(measure_overhead, what, rounds, requests))
+        made = {
+            "stock vLLM": way(None),
+            "a connector that does nothing": way(None, kv_transfer_config=empty),
+            "gpool": way({}),
+            "gpool, prefixes not shared": way({"share": False}),
+        }
+        rows += measured(made, partial(measure_overhead, what, warm, rounds, requests))
     return rows
 
 
-def measure_overhead(what: str, rounds: int, requests: int, ways: Dict[str, Way]) -> List[Row]:
+def measure_overhead(what: str, warm: int, rounds: int, requests: int, ways: Dict[str, Way]) -> List[Row]:
     rates: Dict[str, List[float]] = {name: [] for name in ways}
     used: Dict[str, List[float]] = {name: [] for name in ways}
-    for number in range(-1, rounds):  # the first one warms up
+    for number in range(-warm, rounds):  # the first ones warm up
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
         for name in in_turn(ways, number):
             engine = ways[name].engines[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import random
 import sys
 import threading
@@ -22,12 +23,14 @@ from simulated import BLOCK_TOKENS, SLOT, Engine, config_of, states_of, torch  #
 from vllm.config import KVEventsConfig  # noqa: E402
 from vllm.distributed.kv_events import BlockStored  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
+from vllm.v1.request import RequestStatus  # noqa: E402
 
 from harness import POOL, Agent, gpool  # noqa: E402
 
 from gpool.vllm import _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
-from gpool.vllm._messages import Filled, pack  # noqa: E402
+from gpool.vllm._messages import Action, Filled, Op, Orders, pack  # noqa: E402
+from gpool.vllm._scheduler import NOTHING  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
 PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
@@ -186,6 +189,49 @@ class OneEngine(Simulated):
             engine.run()
         engine.check()
         self.balanced(engine)
+
+    def test_most_steps_have_no_work_and_the_others_do_the_same_work(self) -> None:
+        agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low
+        self.addCleanup(agent.stop)
+        for share in (True, False):
+            with self.subTest(share=share):
+                engines = [Engine(agent.directory, extra={"share": share}) for _ in range(2)]
+                traces = []
+                for seed, engine in enumerate(engines):
+                    scheduler = engine.connector._of_scheduler
+                    with contextlib.ExitStack() as stack:
+                        if seed:
+                            stack.enter_context(mock.patch.object(scheduler, "_quiet_steps", return_value=0))
+                        build = stack.enter_context(mock.patch.object(scheduler, "_build", wraps=scheduler._build))
+                        traces.append(self.trace(engine, 1000 * seed))
+                    engine.check()
+                    self.balanced(engine)
+                    self.assertEqual(build.call_count > engine.steps / 2, bool(seed), (build.call_count, engine.steps))
+                    engine.close()
+                self.assertEqual(*traces)
+
+    def trace(self, engine: Engine, seed: int) -> List[Any]:
+        """Let requests arrive, end, and be aborted; return the state of the engine's memory after each step."""
+        found = []
+        for number in range(12):  # four of them wait
+            engine.add(str(number), tokens(seed + number, 20 + 7 * (number % 2)), 70 if number % 3 else 100)
+        while engine.step():
+            if engine.steps == 40:
+                engine.add("late", tokens(seed + 100, 90), 30)
+            if engine.steps == 50:
+                engine.scheduler.finish_requests("0", RequestStatus.FINISHED_ABORTED)
+                del engine.prompts["0"]
+            balloon = engine.balloon
+            states = [(balloon.state(chunk), balloon.is_shared(chunk)) for chunk in range(balloon.geometry.chunks)]
+            found.append((engine.steps, states, balloon.pool.get_num_free_blocks(), dict(balloon.counters.counts)))
+        return found
+
+    def test_layers_and_messages_cost_nothing_without_operations(self) -> None:
+        connector = self.engine().workers[0]
+        connector.bind_connector_metadata(NOTHING)
+        self.assertFalse(connector.has_connector_metadata())  # vLLM then calls no function for each layer
+        for orders in (NOTHING, Orders([Op(1, Action.COMMIT, 2)], 20), Orders([], 20)):
+            self.assertEqual(pickle.loads(pickle.dumps(orders)), orders)
 
     def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
         for share in (True, False):

@@ -1,6 +1,6 @@
 /*
- * wrap.c - count the calls of each call site, and make the first call of one site fail (fault_file.h); linked into
- * programs with --wrap for each CALL() of calls.def.
+ * wrap.c - count the calls of each call site, and make calls fail as fault_file.h describes; linked into programs with
+ * --wrap for each CALL() of calls.def.
  */
 #include "tests/faults/fault_file.h"
 
@@ -45,26 +45,40 @@ __attribute__((constructor)) static void begin(void)
 		sites += file->counts[module];
 }
 
-/* Return the current trial if it lets a call with this return address fail. */
-static struct fault_trial *trial_at(uint32_t offset)
-{
-	struct fault_trial *trial = &file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX];
+enum { ERROR_USUAL = -1 }; /* the error that calls.def names */
 
-	if (!file->trials || trial->module != FAULT_MODULE)
-		return NULL;
-	for (uint32_t i = 0; i < trial->copies; i++)
-		if (trial->offsets[i] == offset)
-			return trial;
-	return NULL;
+static bool is_at(const struct fault_place *place, uint32_t offset)
+{
+	if (place->module != FAULT_MODULE)
+		return false;
+	for (uint32_t i = 0; i < place->copies; i++)
+		if (place->offsets[i] == offset)
+			return true;
+	return false;
 }
 
-static bool fails(const void *from)
+/* Return the error with which a call with this return address fails; 0: it does not fail. */
+static int trial_error(uint32_t offset)
 {
-	uint32_t offset = (uint32_t)((uintptr_t)from - (uintptr_t)__ehdr_start), low = 0, high, none = 0;
-	struct fault_trial *trial;
+	struct fault_trial *trial = &file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX];
+	uint32_t none = 0;
+
+	if (!file->trials)
+		return 0;
+	if (is_at(&trial->site, offset))
+		return atomic_compare_exchange_strong(&trial->failed, &none, 1) ? ERROR_USUAL : 0;
+	for (int i = 0; i < FAULT_CAUSES && !atomic_load(&trial->failed) && !atomic_load(&file->waiting); i++)
+		if (is_at(&trial->causes[i].site, offset))
+			return trial->causes[i].error ? (int)trial->causes[i].error : ERROR_USUAL;
+	return 0;
+}
+
+static int error_at(const void *from)
+{
+	uint32_t offset = (uint32_t)((uintptr_t)from - (uintptr_t)__ehdr_start), low = 0, high;
 
 	if (!file)
-		return false;
+		return 0;
 	for (high = file->counts[FAULT_MODULE]; low < high;) {
 		uint32_t middle = (low + high) / 2;
 
@@ -74,10 +88,9 @@ static bool fails(const void *from)
 			high = middle;
 	}
 	if (low == file->counts[FAULT_MODULE] || sites[low].offset != offset)
-		return false;
+		return 0;
 	atomic_fetch_add(&sites[low].calls, 1);
-	trial = trial_at(offset);
-	return trial && atomic_compare_exchange_strong(&trial->failed, &none, 1);
+	return trial_error(offset);
 }
 
 #define FAIL_ERRNO(error) (errno = (error), -1)
@@ -88,8 +101,10 @@ static bool fails(const void *from)
 	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h); \
 	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h) \
 	{ \
-		return fails(__builtin_return_address(0)) ? FAIL_##result(error) \
-							  : __real_##name(a, b, c, d, e, f, g, h); \
+		int found = error_at(__builtin_return_address(0)); \
+\
+		return found ? FAIL_##result(found == ERROR_USUAL ? (error) : found) \
+			     : __real_##name(a, b, c, d, e, f, g, h); \
 	}
 #define NEVER(name, reason)
 #include "tests/faults/calls.def"

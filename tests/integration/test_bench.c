@@ -174,6 +174,8 @@ static void test_a_signal_leaves_nothing(void **state)
 	ends_clean_by(SIGHUP, "");
 	ends_clean_by(SIGTERM, "malloc_async_churn");
 	ends_clean_by(SIGINT, "");
+	ends_clean_by(SIGQUIT, "");
+	ends_clean_by(SIGALRM, "malloc_async_churn");
 	ends_clean_by(SIGPIPE, "malloc_async_churn/run/attach");
 }
 

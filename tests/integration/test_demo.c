@@ -239,6 +239,8 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 {
 	(void)state;
 	interrupted_leaves_nothing(SIGINT);
+	interrupted_leaves_nothing(SIGQUIT);
+	interrupted_leaves_nothing(SIGALRM);
 	interrupted_leaves_nothing(SIGPIPE);
 }
 

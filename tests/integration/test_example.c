@@ -294,7 +294,8 @@ static void test_readme_has_a_good_configuration(void **state)
 	assert_true(fputs(block, file) >= 0);
 	assert_int_equal(fclose(file), 0);
 	free(block);
-	snprintf(command, sizeof(command), "'%s/gpoold' --check-config --config '%s'", build, path);
+	snprintf(command, sizeof(command), "'%s/gpoold' --check-config --config '%s' --dir '%s/other'", build, path,
+		harness.base);
 	assert_int_equal(system(command), 0);
 }
 

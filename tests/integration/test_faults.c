@@ -49,11 +49,7 @@
 
 #include <cmocka.h>
 
-enum {
-	AT_ONCE = 4,
-	SOON_MS = 1500,  /* limit of the waits of a round in which a call may fail */
-	LATE_MS = 60000, /* the same, on a busy machine */
-};
+enum { AT_ONCE = 4 };
 
 /* The exit status of the process that tries one fault. */
 enum { TRIED_SERVED = 10, TRIED_SERVED_WITHOUT_CHECK, TRIED_ENDED };
@@ -79,7 +75,7 @@ static int stored = -1;     /* the descriptor that gpoold has given to its servi
 static int documented(int error)
 {
 	static const int codes[] = {0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS,
-		-EPROTO, -ENODEV, -EMFILE, -ESTALE, -EIO};
+		-EPROTO, -ENODEV, -EMFILE, -ESTALE, -EIO, -ESRCH};
 
 	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
 		if (codes[i] == error)
@@ -155,13 +151,15 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 		snprintf(directory, sizeof(directory), "%s/run", base);
 	}
 	snprintf(pool, sizeof(pool),
-		"name=p0,backend=host,size=%d "
-		"pages,page_size=512KB,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
-		PAGES);
+		"name=p0,backend=%s,size=%d "
+		"pages,page_size=%s,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
+		strcmp(scenario, "driver") ? "host" : "cuda", PAGES, strcmp(scenario, "huge") ? "512KB" : "2MB");
 	snprintf(config, sizeof(config), "%s/conf", base);
 	if (!strcmp(scenario, "adapters")) {
 		plain[5] = "--pool";
 		plain[6] = "name=warm,backend=host,size=32 pages,page_size=512KB,reserved=0";
+	} else if (!strcmp(scenario, "huge")) {
+		strcat(pool, ",huge_pages=yes");
 	} else if (!strcmp(scenario, "store")) {
 		plain[5] = "--set";
 		plain[6] = "keep_over_restart=yes";
@@ -199,19 +197,20 @@ static int wait_end(pid_t child)
 /* The keeper's pid is in its file. strace may be the keeper's parent. */
 static void gpoold_end(pid_t child)
 {
-	char path[160], text[32] = "";
-	pid_t keeper = child;
-	int fd, status;
+	pid_t keeper = keeper_pid(directory), front = 0;
+	int status;
 
-	snprintf(path, sizeof(path), "%s/gpoold.pid", directory);
-	fd = open(path, O_RDONLY);
-	if (fd >= 0) {
-		if (read(fd, text, sizeof(text) - 1) > 0)
-			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* not written yet: the child */
-		close(fd);
-	}
+	if (keeper <= 1)
+		keeper = child; /* not written yet */
+	/* Let the keeper kill the front. If the kill fails, the front remains. */
+	if (!strcmp(scenario, "hanging"))
+		front = keeper_child(keeper, "gpoold-front");
+	if (front)
+		kill(front, SIGSTOP);
 	kill(keeper, SIGTERM);
 	status = wait_end(child);
+	if (front)
+		kill(front, SIGKILL);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
 		fail_msg("%s: gpoold ended with status 0x%x", now_testing, status);
 }
@@ -371,7 +370,7 @@ static void remains_are_removed(void)
  */
 static const char *whole(void)
 {
-	static const char *const own[] = {"adapters", "domains", "upgrade", "store"};
+	static const char *const own[] = {"adapters", "domains", "driver", "hanging", "huge", "upgrade", "store"};
 	const struct fault_file *sites = fault_file();
 
 	if (!sites || !sites->trials)
@@ -408,6 +407,9 @@ static void agent_fault(const struct fault *fault, int nth)
 	if (*fault->error)
 		snprintf(now_testing, sizeof(now_testing), "agent: %s %s at call %d", fault->call, fault->error, nth);
 	round_in_child(scenario, SOON_MS);
+	if (fault_file() && fault_file()->trials && !fault_has_happened() &&
+		!has_ended(child)) /* a wait was too short */
+		round_in_child(scenario, LATE_MS);
 	/* Each process counts its own calls, so the fault may hit a second round, but not a third. */
 	again = has_ended(child) ? -1 : round_in_child(whole(), SOON_MS);
 	if (again)
@@ -565,10 +567,11 @@ static void test_sites(void **state)
 	(void)state;
 	assert_non_null(sites);
 	snprintf(now_testing, sizeof(now_testing), "scenario %s", scenario);
+	causes_prepare(scenario);
 	if (!strcmp(scenario, "store")) {
 		setenv("GPOOL_NO_URING", "1", 1); /* the mover then reads and writes its file with threads */
 		store_fault();
-	} else if (sites->trials && sites->trial_of[0].module == FAULT_WORKER) {
+	} else if (sites->trials && sites->trial_of[0].site.module == FAULT_WORKER) {
 		worker_sites(sites);
 	} else {
 		agent_fault(&site, 0);

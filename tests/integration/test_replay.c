@@ -345,7 +345,26 @@ static void test_interrupted_leaves_nothing(void **state)
 {
 	(void)state;
 	interrupted_leaves_nothing(SIGINT);
+	interrupted_leaves_nothing(SIGQUIT);
+	interrupted_leaves_nothing(SIGALRM);
 	interrupted_leaves_nothing(SIGPIPE);
+}
+
+/* SIGTERM arrives while gpoold creates its files, and ends it before it can remove them. */
+static void test_interrupted_with_the_files_of_gpoold(void **state)
+{
+	char program[64];
+
+	(void)state;
+	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n");
+	write_text(tool_path(program, "gpoold"),
+		"#!/bin/sh\nmkdir -p \"$3/nn\" && : >\"$3/nn/control\" && : >\"$3/gpoold.pid\"\n"
+		"kill -TERM $PPID && kill -KILL $$\n");
+	assert_int_equal(chmod(program, 0700), 0);
+	setenv("GPOOLD", program, 1);
+	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB"), 128 + SIGTERM);
+	unsetenv("GPOOLD");
+	assert_nothing_left();
 }
 
 static void test_helps(void **state)
@@ -391,6 +410,7 @@ int main(void)
 		cmocka_unit_test(test_keeps_the_times_of_the_trace),
 		cmocka_unit_test(test_traces_of_the_library_are_replayed),
 		cmocka_unit_test(test_interrupted_leaves_nothing),
+		cmocka_unit_test(test_interrupted_with_the_files_of_gpoold),
 	};
 
 	return cmocka_run_group_tests(tests, prepare, clean_up);

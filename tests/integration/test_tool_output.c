@@ -28,7 +28,7 @@ static const struct {
 	{"gpoold", {"--help"}},
 	{"gpoold", {"--version"}},
 	{"gpoold", {"--print-config"}},
-	{"gpoold", {"--check-config", "--pool=name=a,backend=host,size=8MiB"}},
+	{"gpoold", {"--check-config=file", "--pool=name=a,backend=host,size=8MiB"}},
 };
 
 /* Run a program with this descriptor as standard output; -1 closes it. Return the exit status. */

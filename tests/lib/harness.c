@@ -5,6 +5,7 @@
 #include "cuda/gpu.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
+#include "tools/lib/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +32,7 @@ enum {
 	ARGUMENTS_MAX = 64,
 	POOL_TEXT_MAX = 512,
 	CONFIG_MAX = 16384,
+	STARTED_MAX = 64,
 };
 
 /* ---- the back end ---- */
@@ -112,6 +114,45 @@ const char *harness_argument(const char *before, const char *argument)
 }
 
 /* ---- start and stop ---- */
+
+/* The started gpoolds of this process, by their folders. A program that ends early must not leave them behind. */
+static struct started {
+	pid_t owner; /* 0: unused */
+	pid_t pid;
+	char base[64];
+} started[STARTED_MAX];
+
+static void started_end(void)
+{
+	for (int i = 0; i < STARTED_MAX; i++) {
+		if (started[i].owner != getpid()) /* of a parent */
+			continue;
+		if (started[i].pid > 0 && waitpid(started[i].pid, NULL, WNOHANG) == 0) {
+			kill(-started[i].pid, SIGKILL);
+			waitpid(started[i].pid, NULL, 0);
+		}
+		folder_remove(started[i].base);
+	}
+}
+
+static struct started *started_find(const char *base)
+{
+	for (int i = 0; i < STARTED_MAX; i++)
+		if (base ? started[i].owner && !strcmp(started[i].base, base) : !started[i].owner)
+			return &started[i];
+	return NULL;
+}
+
+static void started_add(const struct harness *harness)
+{
+	struct started *entry = started_find(NULL);
+
+	if (!entry)
+		return;
+	entry->owner = getpid();
+	entry->pid = 0;
+	strcpy(entry->base, harness->base);
+}
 
 static void log_print(const struct harness *harness)
 {
@@ -207,8 +248,10 @@ void harness_start(struct harness *harness, const char *const *arguments)
 	char path[128];
 	int status, socket = -ENOENT;
 
-	if (!once)
+	if (!once) {
 		pthread_atfork(NULL, NULL, gpu_driver_forget);
+		atexit(started_end);
+	}
 	once = true;
 	memset(harness, 0, sizeof(*harness));
 	snprintf(harness->base, sizeof(harness->base), "%.40s/gpool-test-XXXXXX", folder && *folder ? folder : "/tmp");
@@ -216,6 +259,7 @@ void harness_start(struct harness *harness, const char *const *arguments)
 		fprintf(stderr, "cannot make '%s': %s\n", harness->base, strerror(errno));
 		exit(1);
 	}
+	started_add(harness);
 	snprintf(harness->directory, sizeof(harness->directory), "%s/run", harness->base);
 	snprintf(harness->log, sizeof(harness->log), "%s/log", harness->base);
 	harness->pid = fork();
@@ -224,6 +268,8 @@ void harness_start(struct harness *harness, const char *const *arguments)
 	if (harness->pid < 0)
 		give_up(harness, "cannot fork: %s", strerror(errno));
 	setpgid(harness->pid, harness->pid);
+	if (started_find(harness->base))
+		started_find(harness->base)->pid = harness->pid;
 
 	snprintf(path, sizeof(path), "%s/attach", harness->directory);
 	for (int tries = 0; socket < 0 && tries < START_TRIES; tries++) {
@@ -254,25 +300,6 @@ static int folder_leftovers(const char *path)
 	}
 	closedir(folder);
 	return count;
-}
-
-/* Remove the test's folder, which is small: files, and one level of folders. */
-static void folder_remove(const char *path, int depth)
-{
-	DIR *folder = opendir(path);
-	struct dirent *entry;
-	char inside[512];
-
-	while (folder && (entry = readdir(folder))) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		snprintf(inside, sizeof(inside), "%s/%s", path, entry->d_name);
-		if (unlink(inside) < 0 && depth > 0)
-			folder_remove(inside, depth - 1);
-	}
-	if (folder)
-		closedir(folder);
-	rmdir(path);
 }
 
 static int wait_for_end(pid_t pid, int timeout_ms, int *status)
@@ -314,6 +341,7 @@ int harness_stop(struct harness *harness)
 
 void harness_kill(struct harness *harness)
 {
+	struct started *entry = started_find(harness->base);
 	int status;
 
 	if (harness->admin)
@@ -324,7 +352,9 @@ void harness_kill(struct harness *harness)
 		wait_for_end(harness->pid, STOP_MS, &status);
 		harness->pid = 0;
 	}
-	folder_remove(harness->base, 3);
+	folder_remove(harness->base);
+	if (entry)
+		entry->owner = 0;
 }
 
 /* ---- attach ---- */

@@ -3,7 +3,8 @@
  *
  * Goal: slots are taken from memory before the file, for a whole chain or not at all. A chain is complete or absent,
  * whatever the ledger contains. The ledger determines the free slots. The space of freed slots is returned to the
- * system. Method: a ledger of a few slots, and two real files.
+ * system. Slots that were never used need no memory. Method: a ledger of a few slots, and two real files; and one of as
+ * many slots as a configuration permits.
  */
 #include "agent/spill/spill_slots.h"
 
@@ -22,19 +23,17 @@
 enum { MEMORY = 4, ALL = 10, PAGES = 32, PAGE_BYTES = 64 << 10, NOW = 5000 };
 
 static struct ledger ledger;
+static int ledger_fd;
 static struct spill_slots slots;
 static struct spill_source sources[PAGES];
 static const struct spill_name name = {.tag = 0x70000, .owner_id = 99, .session = 3};
 
 static int setup(void **state)
 {
-	int fd;
-
 	(void)state;
-	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, MEMORY, ALL, &ledger, &fd), 0);
-	close(fd);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, MEMORY, ALL, &ledger, &ledger_fd), 0);
 	memset(&slots, 0, sizeof(slots));
-	assert_int_equal(slots_open(&slots, &ledger, PAGE_BYTES), 0);
+	assert_int_equal(slots_open(&slots, &ledger, ledger_fd, PAGE_BYTES), 0);
 	for (int i = 0; i < MOVER_TIERS; i++) {
 		slots.tiers[i].fd = memfd_create("tier", MFD_CLOEXEC);
 		assert_int_equal(ftruncate(slots.tiers[i].fd, slots.tiers[i].count * (off_t)PAGE_BYTES), 0);
@@ -52,6 +51,7 @@ static int teardown(void **state)
 		close(slots.tiers[i].fd);
 	slots_close(&slots);
 	ledger_close(&ledger);
+	close(ledger_fd);
 	return 0;
 }
 
@@ -155,9 +155,53 @@ static void test_the_ledger_determines_free_slots(void **state)
 	(void)state;
 	assert_int_equal(take(6, chain), 0);
 	slots_close(&slots);
-	assert_int_equal(slots_open(&slots, &ledger, PAGE_BYTES), 0);
+	assert_int_equal(slots_open(&slots, &ledger, ledger_fd, PAGE_BYTES), 0);
 	assert_int_equal(slots_used(&slots, MOVER_TIER_MEMORY), 4);
 	assert_int_equal(slots_used(&slots, MOVER_TIER_FILE), 2);
+}
+
+/* Return the memory that the ledger uses, in KiB. */
+static long ledger_kib(void)
+{
+	struct stat stat;
+
+	assert_int_equal(fstat(ledger_fd, &stat), 0);
+	return stat.st_blocks / 2;
+}
+
+/* Each tier has 64 TiB in the smallest pages, whose slots fill 8 GiB of the ledger. */
+static void test_unused_slots_need_no_memory(void **state)
+{
+	enum { HUGE = 1 << 27, SOME = PAGES };
+	uint32_t chain[SOME], more[SOME], place, count = 0;
+	long before;
+
+	(void)state;
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, HUGE, 2 * HUGE, &ledger, &ledger_fd), 0);
+	memset(&slots, 0, sizeof(slots));
+	before = ledger_kib();
+	for (int round = 0; round < 3; round++) {
+		assert_int_equal(slots_open(&slots, &ledger, ledger_fd, 512 << 10), 0);
+		slots.tiers[MOVER_TIER_FILE].rest_ms = 0;
+		assert_int_equal(slots_used(&slots, MOVER_TIER_MEMORY), round * SOME);
+		assert_int_equal(slots_used(&slots, MOVER_TIER_FILE), round * SOME);
+		assert_int_equal(slots_room(&slots, NOW), 2 * (HUGE - round * SOME));
+		for (uint32_t slot = slots_begun(&slots, 0); slot < 2 * HUGE; slot = slots_begun(&slots, slot + 1))
+			count++;
+		assert_int_equal(take(SOME, chain), 0);
+		assert_int_equal(slots_take_file(&slots, &name, chain, SOME, NOW, more), 0);
+		for (uint32_t i = 0; i < SOME; i++) {
+			assert_int_equal(slots_tier(&slots, chain[i], &place), MOVER_TIER_MEMORY);
+			assert_int_equal(slots_tier(&slots, more[i], &place), MOVER_TIER_FILE);
+			assert_int_equal(place, (uint32_t)round * SOME + i);
+		}
+		slots_close(&slots);
+	}
+	/* A huge page of the ledger has 32,768 slots. */
+	assert_true(count <= 2 * 2 * 32768);
+	assert_true(ledger_kib() - before <= 4 * 2048);
+	ledger_close(&ledger);
+	close(ledger_fd);
 }
 
 static blkcnt_t blocks_of(enum mover_tier tier)
@@ -230,6 +274,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_tier_rests, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_chains_are_whole_or_none, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_ledger_determines_free_slots, setup, teardown),
+		cmocka_unit_test(test_unused_slots_need_no_memory),
 		cmocka_unit_test_setup_teardown(test_space_is_freed, setup, teardown),
 	};
 

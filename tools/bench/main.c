@@ -8,10 +8,10 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
 #include "tools/lib/cli.h"
+#include "tools/lib/folder.h"
 #include "tools/lib/interrupt.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -58,7 +58,7 @@ static void running_end(void)
 		kill(running, SIGTERM);
 }
 
-static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+static const int end_signals[] = {SIGINT, SIGTERM, SIGQUIT, SIGALRM, SIGHUP, SIGPIPE};
 
 static void signals_block(int how)
 {
@@ -68,13 +68,6 @@ static void signals_block(int how)
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
 		sigaddset(&mask, end_signals[i]);
 	sigprocmask(how, &mask, NULL);
-}
-
-static int remove_entry(const char *path, const struct stat *stat, int kind, struct FTW *where)
-{
-	(void)stat, (void)kind, (void)where;
-	remove(path);
-	return 0;
 }
 
 static unsigned runs_of(const struct session *session, enum group group)
@@ -95,7 +88,6 @@ static _Noreturn void group_become(const struct session *session, enum group gro
 
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
 		signal(end_signals[i], SIG_DFL);
-	signal(SIGALRM, SIG_DFL);
 	signals_block(SIG_UNBLOCK);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	alarm(GROUP_PATIENCE_S);
@@ -231,7 +223,7 @@ static bool group_report(struct session *session, enum group group)
 static int measure(struct session *session)
 {
 	const char *parent = getenv("TMPDIR");
-	int result = CODE_OK;
+	int result = CODE_OK, error;
 
 	/* Catch signals before the folder exists, so that it is always removed. */
 	interrupts_catch(running_end);
@@ -253,7 +245,9 @@ static int measure(struct session *session)
 			result = CODE_FAILED;
 	}
 	children_reap();
-	nftw(session->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	error = folder_remove(session->folder);
+	if (error)
+		complain("cannot remove '%s': %s", session->folder, strerror(-error));
 	return interrupted ? 128 + interrupted : result;
 }
 
@@ -367,12 +361,11 @@ int main(int argc, char **argv)
 	static const struct program bench = {
 		.name = "gpool-bench",
 		.usage = "[OPTION]... [NAME]...",
-		.summary =
-			"Measures gpool on this machine, with an agent of its own. A NAME selects "
-			"a figure, a group of figures, or all groups whose names begin with NAME and an underscore, "
-			"such as malloc_async_random. Without a NAME, all figures are measured except those that "
-			"--list marks with '*'; this takes some minutes. The environment variable GPOOLD is the path "
-			"of the gpoold to measure; the default is the one in the directory of this program.",
+		.summary = "Measures gpool on this machine, with an agent of its own. A NAME selects "
+			   "a figure, a group of figures, or all groups whose names begin with NAME and an underscore, "
+			   "such as malloc_async_random. Without a NAME, all figures are measured except those that "
+			   "--list marks with '*'. The environment variable GPOOLD is the path "
+			   "of the gpoold to measure; the default is the one in the directory of this program.",
 		.options = options,
 		.arguments_most = UINT32_MAX,
 		.codes = codes,

@@ -21,6 +21,6 @@ ENGINES_FOLDER ?= build/engines
 peer-heaps: all $(addprefix $(B)/peers/play-,block heap)
 peer-programs: peer-heaps driver-double $(B)/tests/driver/libcudart-double.so $(B)/peers/play-gpool
 
-bench-peers: peer-programs ## measure other projects' allocators and block managers beside gpool, PEERS_ARGS=; takes several minutes, installs 6 GB
+bench-peers: peer-programs ## measure other projects' allocators and block managers beside gpool, PEERS_ARGS=; installs 6 GB
 	$(Q)CONFIG=$(CONFIG) tools/bench/peers/peers.sh $(PEERS) $(ENGINES_FOLDER) $(B) '$(abspath $(CUDA_INCLUDE))'
 	$(Q)PEERS='$(abspath $(PEERS))' ENGINES='$(abspath $(ENGINES_FOLDER))' CONFIG=$(CONFIG) $(PYTHON) tools/bench/peers/peers.py $(PEERS_ARGS)

@@ -64,7 +64,7 @@ bench-against: all ## build the revision REV= below build/against, and measure i
 	$(Q)tools/build/against '$(REV)' $(B)/gpool-bench $(BENCH_ARGS)
 
 .PHONY: bench-scaling
-bench-scaling: all ## measure how costs grow with pages, GPUs, sessions, threads, objects and adapters, with the arguments SCALING_ARGS=, such as --document; takes several minutes
+bench-scaling: all ## measure how costs grow with pages, GPUs, sessions, threads, objects and adapters, with the arguments SCALING_ARGS=, such as --document
 	$(Q)$(PYTHON) tools/bench/scaling.py $(B) $(SCALING_ARGS)
 
 $(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
@@ -124,7 +124,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## regenerate 
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
 .PHONY: benchmarks
-benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and write its tables; takes several minutes on an idle machine
+benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and write its tables; the machine must be idle
 	$(Q)python3 tools/bench/benchmarks.py $<
 
 # ---- checking and formatting the source ----

@@ -113,7 +113,7 @@ $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_o
 # compiled without sibling calls, so that each call has a return address of its own.
 FAULT_CALLS := $(shell sed -n 's/^CALL.\([a-z0-9_]*\),.*/\1/p' tests/faults/calls.def)
 paren := (
-FAULT_SRC := $(shell printf '[^a-z_]%s[$(paren)]\n' $(FAULT_CALLS) | grep -lEf - $(AGENT_SRC) $(CLIENT_SRC) $(LORA_SRC) $(wildcard shm/*.c))
+FAULT_SRC := $(shell printf '[^a-z_]%s[$(paren)]\n' $(FAULT_CALLS) | grep -lEf - $(AGENT_SRC) $(CLIENT_SRC) $(LORA_SRC) $(wildcard proto/*.c shm/*.c))
 FAULT_OBJ := $(patsubst %.c,$(B)/obj/faults/%.o,$(FAULT_SRC))
 FAULT_LDFLAGS := $(FAULT_CALLS:%=-Wl,--wrap=%)
 fault_obj = $(foreach o,$(1),$(if $(filter $(o:$(B)/obj/%=$(B)/obj/faults/%),$(FAULT_OBJ)),$(o:$(B)/obj/%=$(B)/obj/faults/%),$(o)))
@@ -132,7 +132,7 @@ $(B)/tests/faults/gpoold-agent.so: $(call fault_obj,$(call obj,$(MODULE_SRC))) $
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
 $(B)/tests/faults/worker: $(B)/obj/tests/integration/test_faults.o $(call fault_obj,$(CLIENT_OBJ) $(LORA_OBJ) $(COMMON_OBJ)) $(KERNEL_OBJ) \
-	$(call obj,$(wildcard tests/lib/*.c)) $(B)/obj/faults/wrap2.o
+	$(call obj,$(wildcard tests/lib/*.c) tools/lib/folder.c) $(B)/obj/faults/wrap2.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(FAULT_LDFLAGS) -o $@ $^ $(LORA_LIBS) $(CLIENT_LIBS) -lcmocka
 .PHONY: fault-programs

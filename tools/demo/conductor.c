@@ -50,6 +50,8 @@ void conductor_signals(void)
 	sigemptyset(&watched);
 	sigaddset(&watched, SIGINT);
 	sigaddset(&watched, SIGTERM);
+	sigaddset(&watched, SIGQUIT);
+	sigaddset(&watched, SIGALRM);
 	sigaddset(&watched, SIGHUP);
 	sigaddset(&watched, SIGPIPE); /* standard output was closed */
 	sigaddset(&watched, SIGCHLD);

@@ -6,8 +6,8 @@
 #include "tools/demo/run.h"
 
 /*
- * conductor_signals() - block SIGINT, SIGTERM and SIGCHLD, for which the conductor waits. Call it before starting any
- * thread.
+ * conductor_signals() - block SIGCHLD and the signals that request an end, for which the conductor waits. Call it
+ * before starting any thread.
  */
 void conductor_signals(void);
 

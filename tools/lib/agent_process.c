@@ -1,5 +1,7 @@
 #include "tools/lib/agent_process.h"
 
+#include "tools/lib/folder.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +45,7 @@ int agent_process_program(char *path, size_t path_bytes)
 
 void child_prepare(int keep)
 {
-	static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD};
+	static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGPIPE, SIGCHLD};
 	sigset_t none;
 
 	for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
@@ -159,25 +161,18 @@ void agent_process_log_tail(const struct agent_process *agent, char *text, size_
 	fclose(file);
 }
 
-/* Remove the files that an ended agent left in its folder, and report them: it should leave none. */
-static void directory_clear(const char *path, char *complaint, size_t complaint_bytes)
+/* Report a file that an ended agent left in its folder: it should leave none. */
+static void leftovers_report(const char *path, char *complaint, size_t complaint_bytes)
 {
 	DIR *directory = opendir(path);
 	const struct dirent *entry;
 
 	if (!directory)
 		return;
-	while ((entry = readdir(directory)) != NULL) {
-		char file[512];
-
-		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-			continue;
-		snprintf(complaint, complaint_bytes, "gpoold did not remove '%s'", entry->d_name);
-		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-		unlink(file);
-	}
+	while ((entry = readdir(directory)) != NULL)
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			snprintf(complaint, complaint_bytes, "gpoold did not remove '%s'", entry->d_name);
 	closedir(directory);
-	rmdir(path);
 }
 
 static void wait_for_end(struct agent_process *agent, char *complaint, size_t complaint_bytes)
@@ -204,14 +199,17 @@ static void wait_for_end(struct agent_process *agent, char *complaint, size_t co
 
 void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes)
 {
+	int error;
+
 	if (complaint_bytes > 0)
 		complaint[0] = '\0';
 	if (agent->pid != 0)
 		wait_for_end(agent, complaint, complaint_bytes);
 	if (agent->root[0] == '\0')
 		return;
-	directory_clear(agent->directory, complaint, complaint_bytes);
-	unlink(agent->log);
-	rmdir(agent->root);
+	leftovers_report(agent->directory, complaint, complaint_bytes);
+	error = folder_remove(agent->root);
+	if (error)
+		snprintf(complaint, complaint_bytes, "cannot remove '%s': %s", agent->root, strerror(-error));
 	agent->root[0] = '\0';
 }

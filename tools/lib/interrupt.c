@@ -26,6 +26,8 @@ void interrupts_catch(void (*also)(void))
 	call_also = also;
 	catch (SIGINT, SA_RESETHAND, true);
 	catch (SIGTERM, SA_RESETHAND, true);
+	catch (SIGQUIT, SA_RESETHAND, true);
+	catch (SIGALRM, SA_RESETHAND, true);
 	catch (SIGHUP, SA_RESETHAND, false);
 	/* Each further write to a closed pipe raises this signal again, also during the cleanup. */
 	catch (SIGPIPE, 0, false);

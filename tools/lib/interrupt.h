@@ -1,4 +1,4 @@
-/* interrupt.h - SIGINT, SIGTERM, SIGHUP and SIGPIPE as a flag. */
+/* interrupt.h - SIGINT, SIGTERM, SIGQUIT, SIGALRM, SIGHUP and SIGPIPE as a flag. */
 #ifndef GPOOL_TOOLS_LIB_INTERRUPT_H
 #define GPOOL_TOOLS_LIB_INTERRUPT_H
 

@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +62,6 @@ static int files_make(struct loading *loading)
 	if (weights >= 0)
 		close(weights);
 	return error;
-}
-
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-	(void)status;
-	(void)kind;
-	(void)place;
-	return remove(path);
 }
 
 /* Open the file that a load reads: the weights, or the only file in the cache. */
@@ -267,8 +258,6 @@ static void loading_close(struct loading *loading)
 {
 	gpool_close(loading->engine);
 	gpool_close(loading->host);
-	if (loading->folder[0])
-		nftw(loading->folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 	free(loading->from);
 	free(loading->to);
 	replay_pool_stop(&loading->pool);

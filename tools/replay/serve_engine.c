@@ -316,6 +316,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	/* A terminal sends signals to all processes of the group. The run handles them and ends the engines. */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
+	signal(SIGQUIT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	engine = (struct serve_engine){.setup = setup, .index = index, .next = serve_next(setup, index, 0)};

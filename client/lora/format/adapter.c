@@ -49,8 +49,8 @@ static int file_open(const struct adapter *adapter, int which, struct reason *re
 		return fd;
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0) {
-		fd = -errno;
-		refuse(reason, "cannot open %.180s: %s", path, strerror(-fd));
+		fd = errno == ENFILE ? -EMFILE : -errno;
+		refuse(reason, "cannot open %.180s: %s", path, strerror(errno));
 	}
 	return fd;
 }

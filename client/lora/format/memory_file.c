@@ -39,7 +39,7 @@ static int file_end(const char *name, int fd, int error, struct reason *reason)
 static int file_begin(const char *name, int *fd, struct reason *reason)
 {
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	return *fd < 0 ? fail_file(name, -errno, reason) : 0;
+	return *fd < 0 ? fail_file(name, errno == ENFILE ? -EMFILE : -errno, reason) : 0;
 }
 
 int memory_file_of(const char *name, const void *bytes, uint64_t length, int *fd, struct reason *reason)

@@ -12,7 +12,7 @@
 
 /*
  * memory_file_of() - Make a file with a copy of `bytes`. name: for error texts. Return: 0 and *fd, which the caller
- * closes; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (no memory), -EFAULT (the bytes cannot be read), with a reason.
+ * closes; -EMFILE, -ENOMEM, -ENOSPC (no memory), -EFAULT (the bytes cannot be read), with a reason.
  */
 int memory_file_of(const char *name, const void *bytes, uint64_t length, int *fd, struct reason *reason);
 

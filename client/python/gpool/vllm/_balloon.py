@@ -163,7 +163,17 @@ class Balloon:
 
     def _is_free(self, chunk: int) -> bool:
         """Return whether no request uses a LIVE chunk."""
-        return all(block.ref_cnt == 0 for block in self.blocks(chunk))
+        for block in self.blocks(chunk):  # any() of a generator would take twice the time
+            if block.ref_cnt:
+                return False
+        return True
+
+    def _is_empty(self, chunk: int) -> bool:
+        """Return whether a chunk has no cached blocks."""
+        for block in self.blocks(chunk):
+            if block.block_hash is not None:
+                return False
+        return True
 
     def _send(self, action: Action, chunk: int, state: State, **fields: object) -> Op:
         then = fields.pop("then", None)
@@ -354,7 +364,7 @@ class Balloon:
         looked = self._in[State.LIVE] if every else self._ended & self._in[State.LIVE]
         self._ended = {chunk for chunk in looked if chunk and self._is_free(chunk)}
         for chunk in sorted(self._ended, reverse=True):
-            if any(block.block_hash is not None for block in self.blocks(chunk)):
+            if not self._is_empty(chunk):
                 self._chunks[chunk].used = self.step
                 if publish is None or not publish(chunk):
                     self._hold(chunk)
@@ -428,7 +438,7 @@ class Balloon:
 
     def _empty(self) -> List[int]:
         """Return the LIVE chunks that have no content and that no request uses, in order."""
-        return sorted(chunk for chunk in self._free() if all(block.block_hash is None for block in self.blocks(chunk)))
+        return sorted(filter(self._is_empty, self._free()))
 
     def rest(self, cached: bool = True) -> int:
         """Return the number of vLLM's free blocks in chunks that other requests use. The content of such a block is

@@ -117,6 +117,11 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         assert isinstance(kv_connector_metadata, Orders)
         self._of_worker.before_forward(kv_connector_metadata)
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Do nothing: handle_preemptions() gets the metadata. vLLM calls wait_for_layer_load() and save_kv_layer() for
+        each layer only if metadata is bound.
+        """
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Do nothing: no block is external."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
@@ -83,6 +83,10 @@ class Orders(KVConnectorMetadata):
     ops: List[Op] = field(default_factory=list)
     patience_ms: int = 0
     """longest wait of a commit for pages; 0 if a forward pass follows, which would wait"""
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Return how pickle makes the message: most steps have no operations, and then need no fields."""
+        return (Orders, (self.ops, self.patience_ms) if self.ops or self.patience_ms else ())
 
 
 class Answer(NamedTuple):

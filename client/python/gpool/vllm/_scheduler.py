@@ -31,6 +31,8 @@ PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
 AHEAD_TOKENS = 16
 """tokens of each running request for which blocks are kept free, because a commit takes some steps"""
+SPARE_STEPS = AHEAD_TOKENS // 2
+"""steps after which the number of blocks to keep free is computed again even if no request has started or ended"""
 LOOK_STEPS = 16
 """steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
@@ -40,6 +42,8 @@ STUCK_REFUSALS = 3
 YIELD_SECONDS = (0.005, 0.05)
 """bounds of the random time for which this engine then admits no request, so that one of several such engines continues
 """
+NOTHING = Orders()
+"""the message of most steps; never changed"""
 SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
 """states whose chunks are counted in metrics"""
 
@@ -67,6 +71,7 @@ class Scheduler:
         self._ahead = 0  # blocks that running requests need soon
         self._next = 0  # blocks that waiting requests need when running ones end soon
         self._dirty = True
+        self._quiet = 0  # next steps that need no work if each running request gets one token and nothing else happens
         self._settled = False
         self._idle = True  # no request was running at the end of the last step
         self._freed = False  # blocks of requests that had ended before
@@ -133,6 +138,7 @@ class Scheduler:
         """Register a request. If the chunks that it will find cannot be determined, reclaim all offered chunks."""
         self._requests[request.request_id] = request
         self._settled = False
+        self._quiet = 0
         if not self._simple:
             self.balloon.claim_all()
 
@@ -141,6 +147,7 @@ class Scheduler:
 
         The blocks of other engines are entered into vLLM's own prefix cache, so vLLM never has external tokens.
         """
+        self._quiet = 0
         if time.monotonic() < self._yield_until:
             return None
         if not self._claim(request, computed):
@@ -195,6 +202,7 @@ class Scheduler:
     def admitted(self, request: Request) -> None:
         """Record that a request has its blocks."""
         self._admitted.add(request.request_id)
+        self._quiet = 0
 
     def finished(self, request: Request, blocks: Iterable[int]) -> None:
         """Record that a request ends; its blocks are freed after this call."""
@@ -203,6 +211,7 @@ class Scheduler:
         self._admitted.discard(request.request_id)
         self._idle = not self._admitted
         self._dirty = True
+        self._quiet = 0
         if self._sharing is not None:
             self._sharing.forget(request.request_id)
 
@@ -210,11 +219,24 @@ class Scheduler:
         """Record that blocks of ended requests are freed after this call, because another connector has sent them."""
         self._freed = self._dirty = True
         self._settled = False
+        self._quiet = 0
 
     # ---- steps ----
 
     def build(self, output: SchedulerOutput) -> Orders:
         """Return the operations of the step."""
+        if self._quiet and self._is_quiet(output):
+            self._quiet -= 1
+            self.balloon.step += 1
+            return NOTHING
+        return self._build(output)
+
+    def _is_quiet(self, output: SchedulerOutput) -> bool:
+        """Return whether each running request gets one token, which is true in most steps."""
+        running = len(self._admitted)
+        return output.total_num_scheduled_tokens == running == len(output.num_scheduled_tokens)
+
+    def _build(self, output: SchedulerOutput) -> Orders:
         balloon = self.balloon
         sharing = self._sharing
         last = self._publish(output, sharing) if sharing is not None else self._full(output)
@@ -239,8 +261,25 @@ class Scheduler:
         self._dirty = self._freed = False
         self._need = self._short = self._promised = self._promised_tokens = self._postponed = 0
         self._idle = not self._admitted
+        self._quiet = self._quiet_steps(output)
         balloon.step += 1
         return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
+
+    def _quiet_steps(self, output: SchedulerOutput) -> int:
+        """Return the number of next steps in which no request fills or takes a block, and that precede the next look at
+        spare blocks and unused chunks. Any other event sets `_quiet` to 0.
+        """
+        if not self._simple or self.balloon.refusals or not self._admitted or not self._is_quiet(output):
+            return 0
+        if time.monotonic() < self._yield_until or not self._requests.keys() >= output.num_scheduled_tokens.keys():
+            return 0
+        filled = [
+            (self._requests[request_id].num_computed_tokens + 1) % self._block_tokens
+            for request_id in output.num_scheduled_tokens
+        ]  # tokens in the last block of each request after this step
+        if 0 in filled:
+            return 0
+        return min(self._block_tokens - max(filled), SPARE_STEPS - self.balloon.step % SPARE_STEPS) - 1
 
     def _pressed(self) -> bool:
         return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
@@ -248,8 +287,7 @@ class Scheduler:
     def _spare(self, output: SchedulerOutput) -> int:
         """Return the number of free blocks that the next steps may need."""
         scheduled = output.num_scheduled_tokens
-        same = output.total_num_scheduled_tokens == len(scheduled) == len(self._admitted) > 0  # one token for each
-        if not same or self.balloon.step % (AHEAD_TOKENS // 2) == 0:
+        if not self._admitted or not self._is_quiet(output) or self.balloon.step % SPARE_STEPS == 0:
             tokens = ending = self._ahead = 0
             for request_id in list(self._admitted):
                 request = self._requests[request_id]
@@ -277,6 +315,8 @@ class Scheduler:
         slots = max(0, self._most - len(self._admitted))
         if ending and not self._pressed():
             slots += ending
+        if not slots:
+            return 0
         needed = tokens = 0
         waiting = (each for each in self._requests.values() if each.request_id not in self._admitted)
         for request in itertools.islice(waiting, slots):
@@ -342,12 +382,14 @@ class Scheduler:
 
     def hear(self, answers: Answers) -> None:
         """Process the answers of the workers to a step's operations."""
+        self._quiet = 0
         if self.balloon.hear(answers):
             self._settled = False
 
     def waits_for_memory(self) -> bool:
         """Return whether running requests will get blocks without a preemption; called when they lack blocks."""
         self._short += self.geometry.chunk_blocks
+        self._quiet = 0
         return self.balloon.can_grow
 
     def has_work(self) -> bool:
@@ -366,6 +408,7 @@ class Scheduler:
         """Discard all cached content that no request uses."""
         self.balloon.reset()
         self._settled = False
+        self._quiet = 0
 
     def close(self) -> None:
         """Detach from the pools."""

@@ -1,0 +1,13 @@
+/* folder.h - remove a folder with everything in it. */
+#ifndef GPOOL_TOOLS_LIB_FOLDER_H
+#define GPOOL_TOOLS_LIB_FOLDER_H
+
+/*
+ * folder_remove() - remove a folder and its content, while processes that are ending may still create and remove
+ * entries. Symbolic links are removed, not followed.
+ *
+ * Return: 0, also if the folder does not exist, or the negative errno of the first entry that cannot be removed.
+ */
+int folder_remove(const char *path);
+
+#endif
