@@ -159,6 +159,11 @@ static int attach_socket(struct attaching *a)
 		if (error == -EINTR)
 			return error;
 		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
+		if (error == -ENOENT)
+			return fail(error,
+				"cannot connect to '%s': %s; start gpoold, or set GPOOL_DIR or `directory` to its "
+				"directory",
+				path, strerror(-length));
 		return fail(error, "cannot connect to '%s': %s", path, strerror(-length));
 	}
 	a->pool->socket = length;

@@ -59,7 +59,9 @@ static void test_opening(void **state)
 	options.directory = long_name;
 	SAYS(gpool_open(&options, &none), -EINVAL, "the path of the directory has 199 bytes; the maximum is 100");
 	options.directory = "/nowhere";
-	SAYS(gpool_open(&options, &none), -ENOENT, "cannot connect to '/nowhere/attach': No such file or directory");
+	SAYS(gpool_open(&options, &none), -ENOENT,
+		"cannot connect to '/nowhere/attach': No such file or directory; start gpoold, or set GPOOL_DIR or "
+		"`directory` to its directory");
 	options.size = 2;
 	SAYS(gpool_open(&options, &none), -EINVAL, "size is 2 bytes");
 }
