@@ -340,6 +340,8 @@ void session_tick(struct session *session)
 		return;
 	}
 	session_set_closed(session);
+	if (session->leased == 0)
+		return;
 	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages are quarantined",
 		session->id, pool->config->name, session->name, session->pid, session->leased);
 }

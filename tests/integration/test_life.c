@@ -134,7 +134,9 @@ static _Noreturn void worker_main(int channel, enum worker_kind kind, uint32_t p
 
 	how.flags = flags;
 	options.magazine = 1;
-	if (gpool_open(&options, &pool) || gpool_alloc(pool, page_count, &how, &block))
+	if (page_count == 0)
+		options.flags = GPOOL_OPEN_OBSERVER; /* otherwise the agent may lend pages to it */
+	if (gpool_open(&options, &pool) || (page_count && gpool_alloc(pool, page_count, &how, &block)))
 		_exit(1);
 	self.session = gpool_session(pool);
 	if (kind == WORKER_WITH_CHILD) {
@@ -382,12 +384,15 @@ static void test_a_closed_connection_quarantines(void **state)
 {
 	const struct msg_client_entry *entry;
 	struct gpool_block block;
-	struct worker worker;
+	struct worker worker, empty;
 	struct gpool *pool;
 	uint32_t leased;
+	char log[4096];
 
 	(void)state;
 	start(quiet);
+	empty = worker_start(WORKER_CLOSED, 0, 0);
+	AWAIT((entry = client(empty.session)) && entry->state == 1);
 	worker = worker_start(WORKER_CLOSED, 24, 0);
 	AWAIT((entry = client(worker.session)) && entry->state == 1);
 	leased = entry->leased_pages;
@@ -395,6 +400,12 @@ static void test_a_closed_connection_quarantines(void **state)
 	AWAIT(status()->pools[0].quarantined_pages == leased);
 	assert_int_equal(pages_in_state(PAGE_QUARANTINED), leased);
 	assert_int_equal(status()->pools[0].deaths, 0);
+	/* The session that was closed before is not logged, since it has no pages. */
+	file_read(harness.log, log, sizeof(log));
+	assert_non_null(strstr(log, "disconnected but is still running: "));
+	assert_null(strstr(log, "disconnected but is still running: 0 pages"));
+	worker_kill(&empty);
+	close(empty.channel);
 	/* The pages of the session are available neither to a request nor by eviction. */
 	pool = open_worker();
 	assert_int_equal(gpool_alloc(pool, PAGES - leased + 1, NULL, &block), -ENOSPC);
