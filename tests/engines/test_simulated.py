@@ -292,6 +292,13 @@ class OneEngine(Simulated):
         with self.assertRaisesRegex(ValueError, "--max-model-len 16384 needs 257 pages, and pool 'p0' has 64"):
             self.engine(blocks=2048, max_model_len=16384)
 
+    def test_an_engine_without_room_for_its_first_chunk_names_the_pool(self) -> None:
+        with self.agent.pool() as pool, pool.alloc(PAGES):
+            with self.assertRaisesRegex(
+                gpool.NoRoom, "the first chunk of the KV cache needs 1 pages of pool 'p0', which has 64: .*larger pool"
+            ):
+                self.engine()
+
     def test_reset(self) -> None:
         engine = self.engine()
         engine.add("a", tokens(1, 300), 5)

@@ -84,10 +84,15 @@ class Worker:
         self.range = self.pool.reserve_range(self.geometry.pages, ObjectClass.EPHEMERAL, Usage.KV_CACHE)
         view = self.range.view("int8", self.geometry.buffer_bytes, sparse=True)
         self.buffer = torch.from_dlpack(view)
-        if not self._commit(0, 0):
+        try:
+            self._commit(0, 0)
+        except NoRoom as error:
             raise NoRoom(
-                28, f"cannot start: pool '{self.pool.device.pool}' has no room for {self.geometry.chunk_pages} pages"
-            )
+                error.errno,
+                f"cannot start: the first chunk of the KV cache needs {self.geometry.chunk_pages} pages of pool "
+                f"'{self.pool.device.pool}', which has {self.pool.page_count}: {error.strerror}; use a larger pool, or "
+                "stop another engine",
+            ) from error
         return self.buffer
 
     def check_buffer(self, kv_caches: Dict[str, torch.Tensor]) -> None:
