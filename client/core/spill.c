@@ -192,15 +192,13 @@ static int restore_end(struct gpool *pool, const struct gpool_block *block, cons
 	*place = (struct gpool_block){0};
 	if (error == -EBADMSG)
 		return fail(error,
-			"the spilled content of the block of %u pages is lost: its checksum has changed; allocate a "
-			"block "
-			"and create its content again",
+			"the spilled content of the block of %u pages is lost: its checksum has changed; allocate "
+			"a block and create its content again",
 			block->page_count);
 	if (error == -EIO)
 		return fail(error,
 			"the spilled content of the block of %u pages cannot be read now, but is kept; try again "
-			"later. "
-			"The log of the agent contains the cause",
+			"later. The log of the agent contains the cause",
 			block->page_count);
 	if (!error)
 		error = place_stand(pool, block, answer.first_page, place);

@@ -549,7 +549,9 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 		if (error == -EBADMSG) {
 			lost++;
 			assert_string_equal(gpool_last_error(error),
-				"the spilled content of the block is lost: its checksum has changed");
+				"the spilled content of the block of 2 pages is lost: its checksum has changed; "
+				"allocate "
+				"a block and create its content again");
 			/* The content is lost, and each later call reports that. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_discard(pool, &blocks[i]), -ESTALE);

@@ -114,6 +114,25 @@ class Refusals(AgentTest):
         with self.pool.alloc_span(300) as span:
             self.refused("Span.view", ValueError, "no length may be negative", lambda: span.view(shape=-1))
 
+    def test_streams_of_another_pool(self) -> None:
+        """The first streams of two sessions have the same number, so the C library cannot tell them apart."""
+        text = "cannot use a stream: it belongs to another pool"
+        pool = self.pool
+        elastic = pool.reserve_range(2)
+        elastic.commit(0, 1)
+        with self.agent.pool() as other, pool.alloc(1) as block, pool.alloc_span(300) as span, pool.stream() as own:
+            stream = other.stream()
+            self.assertEqual(stream.number, own.number)
+            self.refused("Block.view", gpool.Error, text, lambda: block.view(stream=stream))
+            self.refused("Span.view", gpool.Error, text, lambda: span.view(stream=stream))
+            self.refused("Range.view", gpool.Error, text, lambda: elastic.view(stream=stream))
+            self.refused("Pool.alloc", gpool.Error, text, lambda: pool.alloc(1, stream=stream))
+            self.refused("Pool.create_kv_cache", gpool.Error, text, lambda: pool.create_kv_cache(2, 2, 64, stream))
+            with pool.create_object("o") as draft:
+                self.refused("Object.alloc", gpool.Error, text, lambda: draft.alloc(1, stream=stream))
+            self.refused("Block.view", TypeError, "stream is 5, not a Stream", lambda: block.view(stream=5))
+        elastic.close()
+
     @staticmethod
     def beyond(block: gpool.Block) -> Tuple[Type[BaseException], str]:
         """Return the exception and the text for a read beyond the end of a block's view."""

@@ -82,7 +82,7 @@ class Block(_native.Block):
         that is not a multiple of the element size; TypeError: unknown dtype, lengths that are not integers.
         Cost: a pin.
         """
-        return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
+        return View(_Shown(self._pool, self._block), self._pool, dtype, shape, offset, readonly, stream)
 
 
 class _Shown:
@@ -159,7 +159,7 @@ class Span:
         """Return the span's memory as an array; arguments and errors as in Block.view(). Raises Stale; ValueError;
         TypeError.
         """
-        return View(self, self._pool.device, dtype, shape, offset, readonly, stream)
+        return View(self, self._pool, dtype, shape, offset, readonly, stream)
 
     def lend(self, stream: int) -> _abi.gpool_loan:
         """Return a loan of the span's page, for views. Raises Stale."""

@@ -314,7 +314,7 @@ class KvCache(Closing):
         room = -(-(layout.max_blocks + layout.pool_blocks) // layout.chunk_blocks) * layout.chunk_bytes
         memory = Addresses(self._pool, self.addresses, layout.address, room)
         kind = self.element.name if dtype is None else dtype
-        return View(memory, self._pool.device, kind, shape, offset, readonly, stream)
+        return View(memory, self._pool, kind, shape, offset, readonly, stream)
 
     def write(
         self,

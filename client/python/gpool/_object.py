@@ -173,7 +173,7 @@ class Object(Closing):
         Raises as Pool.alloc(); Error with EINVAL: the object is published.
         """
         index = ctypes.c_uint32()
-        options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream)
+        options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream, self._pool.handle)
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(
                 timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index)
@@ -294,7 +294,7 @@ class Object(Closing):
         While the view exists, the object remains open, and pinned if its class is PINNABLE.
         Raises Stale: evicted; Error with EINVAL: no such allocation; ValueError; TypeError.
         """
-        return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
+        return View(_Allocation(self, index), self._pool, dtype, shape, offset, not self._writable, stream)
 
     def pin(self) -> ObjectPin:
         """Pin an object of class PINNABLE until unpin() or the end of a `with` statement.

@@ -7,6 +7,7 @@ import enum
 from typing import Optional
 
 from . import _abi
+from ._handle import Handle
 from ._stream import Stream, number_of
 
 
@@ -23,9 +24,9 @@ class Usage(enum.IntEnum):
 
 
 def alloc_options(
-    flags: int, usage: Usage, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
+    flags: int, usage: Usage, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream], pool: Handle
 ) -> _abi.gpool_alloc_options:
-    """Return the options of an allocation as a struct of the C library."""
+    """Return the options of an allocation as a struct of the C library. Raises as refuse_stream()."""
     return _abi.gpool_alloc_options(
         size=ctypes.sizeof(_abi.gpool_alloc_options),
         flags=flags,
@@ -33,5 +34,5 @@ def alloc_options(
         priority=priority,
         owner_id=owner_id,
         timeout_ms=timeout_ms,
-        stream=number_of(stream) if stream is not None else 0,
+        stream=number_of(stream, pool) if stream is not None else 0,
     )

@@ -586,7 +586,7 @@ class Pool(_native.Pool, Closing):
             | (_abi.GPOOL_KV_ZERO if zero else 0)
             | (_abi.GPOOL_KV_INT8 if int8 else _abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
             shape=_abi.gpool_kv_shape(layers, kv_heads, head_size, 1 if int8 else element.itemsize, block_tokens),
-            stream=number_of(stream),
+            stream=number_of(stream, self.handle),
             max_blocks=max_blocks,
             max_sequences=max_sequences,
             max_sequence_tokens=max_sequence_tokens,

@@ -137,11 +137,11 @@ class Range(_native.Range, Closing):
         Cost: for an elastic range, one query for each page of the view, unless it is sparse.
         """
         if sparse:
-            return View(_Addresses(self), self._pool.device, dtype, shape, offset, readonly, stream)
+            return View(_Addresses(self), self._pool, dtype, shape, offset, readonly, stream)
         info = self.info()
         if info.asleep:
             raise Asleep(errno.EHOSTDOWN, "cannot create a view of a range: it is asleep; call Pool.wake() first")
-        view = View(self, self._pool.device, dtype, shape, offset, readonly or info.version != 0, stream)
+        view = View(self, self._pool, dtype, shape, offset, readonly or info.version != 0, stream)
         if self._elastic and view.nbytes:
             first, last = offset // self._pool.page_bytes, (offset + view.nbytes - 1) // self._pool.page_bytes
             for page in range(first, last + 1):

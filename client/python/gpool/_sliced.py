@@ -159,7 +159,7 @@ class SlicedRange(Closing):
         start = 0 if index is None else index * self.slice_bytes
         room = self.slices * self.slice_bytes if index is None else self.blocks * self.block_bytes
         memory = Addresses(self._pool, self.addresses if sparse else self.handle, self.address + start, room)
-        made = View(memory, self._pool.device, dtype, shape, offset, readonly, stream)
+        made = View(memory, self._pool, dtype, shape, offset, readonly, stream)
         if not sparse and made.nbytes:
             blocks, committed = (offset + made.nbytes - 1) // self.block_bytes + 1, self.info().committed
             if blocks > committed:

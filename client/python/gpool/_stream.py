@@ -146,8 +146,17 @@ class Stream(_native.Stream):
         self.close()
 
 
-def number_of(stream: Stream) -> int:
-    """Return the number of a stream in the C library. Raises TypeError: it is not a Stream."""
+def refuse_stream(stream: Stream, pool: Handle) -> None:
+    """Raise TypeError: it is not a Stream; Error with EINVAL: it belongs to another pool, in which its number may be
+    another stream.
+    """
     if not isinstance(stream, Stream):
         raise TypeError(f"stream is {stream!r}, not a Stream")
+    if stream._handle is not pool:
+        raise Error(errno.EINVAL, "cannot use a stream: it belongs to another pool")
+
+
+def number_of(stream: Stream, pool: Handle) -> int:
+    """Return the number of a stream in the C library. Raises as refuse_stream()."""
+    refuse_stream(stream, pool)
     return stream.number

@@ -12,6 +12,7 @@ from . import _abi, _dlpack
 from ._dtype import DType, dtype_of
 from ._handle import Handle
 from ._library import library
+from ._stream import refuse_stream
 
 if TYPE_CHECKING:
     from ._pool import Device, Pool
@@ -86,7 +87,7 @@ class View:
     def __init__(
         self,
         source: Source,
-        device: Device,
+        pool: Pool,
         dtype: Any,
         shape: Union[int, Sequence[int], None],
         offset: int,
@@ -94,8 +95,10 @@ class View:
         stream: Optional[Stream],
     ) -> None:
         """Create a view; for this package only: see Block.view()."""
+        if stream is not None:
+            refuse_stream(stream, pool.handle)
         self.element: DType = dtype_of(dtype)
-        self.device: Device = device
+        self.device: Device = pool.device
         self.readonly: bool = readonly
         self.stream: Optional[Stream] = stream
         source.handle.hold()
