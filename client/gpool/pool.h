@@ -134,6 +134,8 @@ GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **poo
  * @pool: NULL is permitted
  *
  * Waits for the work on the streams of this handle, unmaps all memory and notifies the agent. Published objects remain.
+ * Host-signaled timelines and imported fences end first: work that waits for their fences is executed at once. A
+ * program that needs the order waits for these fences before the call.
  *
  * Threads: no other thread may be in a call with this handle. Cost: the wait for the work, and one round trip to the
  * agent, of at most 2 seconds.
