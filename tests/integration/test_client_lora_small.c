@@ -366,6 +366,7 @@ static void test_failed_load(void **state)
 	use(0, 1);
 }
 
+#ifndef __SANITIZE_THREAD__ /* a child of a process with threads cannot have threads under the sanitizer */
 /* The pages of a dead engine are free, whether it was loading or using adapters. */
 static void test_killed(void **state)
 {
@@ -391,15 +392,16 @@ static void test_killed(void **state)
 			_exit(1);
 		}
 		assert_true(child > 0);
+		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
 		kill(child, SIGKILL);
 		assert_int_equal(waitpid(child, NULL, 0), child);
 		close(ready[0]);
-		close(ready[1]);
 		AWAIT(harness_free_pages(&harness) == PAGES);
 		AWAIT(harness_check(&harness) == 0);
 	}
 }
+#endif
 
 int main(int argc, char **argv)
 {
@@ -414,7 +416,9 @@ int main(int argc, char **argv)
 		TEST(rebalanced),
 		TEST(no_room),
 		TEST(failed_load),
+#ifndef __SANITIZE_THREAD__
 		TEST(killed),
+#endif
 	};
 
 	if (argc > 1)
