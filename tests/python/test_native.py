@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 import unittest
 import warnings
 from typing import Any, Callable, List
@@ -15,6 +17,8 @@ from typing import Any, Callable, List
 from harness import BACKEND, AgentTest, gpool
 
 from gpool import _native
+
+ROUNDS = 2000  # of the test that looks for lost memory
 
 
 def references(*objects: object) -> List[int]:
@@ -55,6 +59,36 @@ class Arguments(AgentTest):
         with self.pool.reserve_range(2) as elastic:
             self.assertRaises(OverflowError, elastic.commit, 0, -1)
             self.assertRaises(OverflowError, elastic.reclaim, 1 << 32, 1)
+
+    def test_names_and_numbers_of_sequences(self) -> None:
+        with self.pool.stream() as stream, self.pool.create_kv_cache(1, 1, 64, stream, max_blocks=64) as made:
+            cache: Any = made
+            sequence = cache.allocate(tokens=20, owner_id=1 << 63, estimated_tokens=64, priority=3, continues=1)
+            info = cache.sequence_info(sequence)
+            self.assertEqual((info.tokens, info.blocks, info.owner_id, info.priority), (20, 4, 1 << 63, 3))
+            slot = cache.append(sequence=sequence, tokens=2)
+            self.assertEqual(cache.append(sequence), slot + 2)
+            child = cache.fork(sequence=sequence)
+            self.assertEqual(cache.table(sequence=child), cache.table(sequence)[:2])
+            cache.free(sequence=child)
+            for kind, call, text in (
+                (TypeError, lambda: cache.allocate(), "allocate() is missing the required argument 'tokens'"),
+                (TypeError, lambda: cache.allocate(1, 2), "allocate() takes at most 1 positional arguments (2 given)"),
+                (TypeError, lambda: cache.free(), "free() is missing the required argument 'sequence'"),
+                (TypeError, lambda: cache.free(sequence, 1), "free() takes at most 1 positional arguments (2 given)"),
+                (TypeError, lambda: cache.fork(tokens=1), "fork() got an unexpected keyword argument 'tokens'"),
+                (TypeError, lambda: cache.append("x"), "sequence is 'x', which is not an integer"),
+                (TypeError, lambda: cache.append(sequence, 1.5), "tokens is 1.5, which is not an integer"),
+                (OverflowError, lambda: cache.append(sequence, -1), "tokens is -1; it must be from 0 to 4294967295"),
+                (OverflowError, lambda: cache.table(-1), "sequence is -1; it must be from 0 to 18446744073709551615"),
+                (OverflowError, lambda: cache.allocate(1, priority=1 << 32), "priority is 4294967296; it must be "),
+                (OverflowError, lambda: cache.allocate(1, estimated_tokens=-1), "estimated_tokens is -1; it must be "),
+                (OverflowError, lambda: cache.allocate(1, owner_id=-1), "owner_id is -1; it must be from 0 to "),
+            ):
+                with self.subTest(text), self.assertRaises(kind) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+            self.assertEqual((cache.stats().running, cache.handle.calls), (1, 0))
 
     def test_numbers_that_are_none_of_python(self) -> None:
         class Two:
@@ -123,6 +157,9 @@ class Arguments(AgentTest):
             (_native.Range, lambda made: made.commit(0, 1)),
             (_native.Range, lambda made: made.reclaim(0, 1)),
             (_native.Pool, lambda made: made.alloc(1)),
+            (_native.KvCache, lambda made: made.allocate(1)),
+            (_native.KvCache, lambda made: made.append(1)),
+            (_native.KvCache, lambda made: made.free(1)),
         ):
             with self.subTest(kind):
                 self.assertRaises(AttributeError, call, kind())
@@ -151,6 +188,9 @@ class Counts(AgentTest):
         signaled = stream.record()
         signaled.signal()
         fence = stream.record()
+        cache = pool.create_kv_cache(1, 1, 64, pool.stream(), max_blocks=64, max_sequences=4, watermark_blocks=0)
+        preempted = cache.allocate(16)
+        cache.preempt(preempted)
 
         def refused(call: Callable[[], object], *kinds: Any) -> None:
             with self.assertRaises(kinds or gpool.Error):
@@ -179,6 +219,19 @@ class Counts(AgentTest):
                 lambda: elastic.reclaim(4, 1),
             ):
                 refused(call)
+            sequence = cache.allocate(20, owner_id=7)
+            self.assertEqual(cache.append(sequence) + 1, cache.append(sequence, 2))
+            child = cache.fork(sequence)
+            self.assertEqual(cache.table(child), cache.table(sequence))
+            cache.free(child)
+            cache.free(sequence)
+            for call in (cache.free, cache.append, cache.fork, cache.table):
+                refused(functools.partial(call, sequence), gpool.Stale)
+                refused(functools.partial(call, 7))
+                refused(functools.partial(call, -1), OverflowError)
+            refused(lambda: cache.append(preempted), gpool.Preempted)
+            refused(lambda: cache.allocate(1 << 31))
+            refused(lambda: cache.allocate(1, owner_id=-1), OverflowError)
             self.assertFalse(fence.done)
             refused(lambda: fence.wait(0), gpool.TimedOut)
             signaled.wait()
@@ -186,16 +239,42 @@ class Counts(AgentTest):
 
         turn()
         gc.collect()
-        things = (pool, handle, elastic, elastic.handle, stream, fence, signaled)
+        things = (pool, handle, elastic, elastic.handle, stream, fence, signaled, cache, cache.handle)
         before = references(*things)
         for _ in range(50):
             turn()
         gc.collect()
         self.assertEqual(references(*things), before)
-        self.assertEqual((handle.calls, handle.held, elastic.handle.calls), (0, 0, 0))
+        self.assertEqual((handle.calls, handle.held, elastic.handle.calls, cache.handle.calls), (0, 0, 0, 0))
         fence.signal()
         elastic.close()
         other.close()
+
+    def test_calls_of_a_cache_keep_no_memory(self) -> None:
+        """A lost reference to a number or a list would add at least 32 bytes in each round."""
+        with self.pool.create_kv_cache(1, 1, 64, self.pool.stream(), max_blocks=512, watermark_blocks=0) as cache:
+            cache.allocate(300 * 16)  # the numbers of later blocks are no small integers, which Python keeps
+
+            def turn() -> None:
+                sequence = cache.allocate(1000, owner_id=1 << 40)
+                cache.append(sequence, 20)
+                cache.free(cache.fork(sequence))
+                self.assertEqual(len(cache.table(sequence)), 64)
+                cache.free(sequence)
+                self.assertRaises(gpool.Stale, cache.append, sequence)
+
+            turn()
+            tracemalloc.start()
+            try:
+                turn()
+                gc.collect()
+                before = tracemalloc.get_traced_memory()[0]
+                for _ in range(ROUNDS):
+                    turn()
+                gc.collect()
+                self.assertLess(tracemalloc.get_traced_memory()[0] - before, 8 * ROUNDS)
+            finally:
+                tracemalloc.stop()
 
     def test_blocks_in_a_cycle_are_found(self) -> None:
         pool: Any = self.agent.pool()
@@ -211,8 +290,11 @@ class Counts(AgentTest):
         for _ in range(10):
             pool = self.agent.pool()
             elastic = pool.reserve_range(4)
+            cache = pool.create_kv_cache(1, 1, 64, pool.stream(), max_blocks=64, watermark_blocks=0)
             failed: List[BaseException] = []
-            threads = [threading.Thread(target=self.work, args=(pool, elastic, number, failed)) for number in range(3)]
+            threads = [
+                threading.Thread(target=self.work, args=(pool, elastic, cache, number, failed)) for number in range(3)
+            ]
             for thread in threads:
                 thread.start()
             while not pool.closed:
@@ -222,19 +304,26 @@ class Counts(AgentTest):
                     pass
             self.assertRaises(gpool.Closed, pool.alloc, 1)
             self.assertRaises(gpool.Closed, elastic.commit, 0, 1)
+            self.assertRaises(gpool.Closed, cache.allocate, 1)
             for thread in threads:
                 thread.join()
             self.assertEqual(failed, [])
             self.assertEqual(pool.handle.calls, 0)
 
     @staticmethod
-    def work(pool: gpool.Pool, elastic: gpool.Range, number: int, failed: List[BaseException]) -> None:
+    def work(
+        pool: gpool.Pool, elastic: gpool.Range, cache: gpool.KvCache, number: int, failed: List[BaseException]
+    ) -> None:
         try:
             stream = pool.stream(host_signaled=True)
             for _ in range(30):
                 pool.alloc(1, timeout_ms=600000).free()
                 elastic.commit(number, 1, timeout_ms=600000)
                 elastic.decommit(number, 1)
+                sequence = cache.allocate(20)
+                cache.append(sequence)
+                cache.free(cache.fork(sequence))
+                cache.free(sequence)
                 fence = stream.record()
                 fence.signal()
                 fence.wait()
@@ -269,6 +358,8 @@ class Forks(AgentTest):
         elastic = self.pool.reserve_range(2)
         stream = self.pool.stream(host_signaled=True)
         fence = stream.record()
+        cache = self.pool.create_kv_cache(1, 1, 64, self.pool.stream(), max_blocks=64)
+        sequence = cache.allocate(1)
         calls = (
             lambda: self.pool.alloc(1),
             block.pin,
@@ -281,6 +372,8 @@ class Forks(AgentTest):
             fence.wait,
             fence.signal,
             lambda: fence.done,
+            lambda: cache.allocate(1),
+            *(functools.partial(call, sequence) for call in (cache.append, cache.fork, cache.free, cache.table)),
             self.pool.handle.__enter__,
             self.pool.handle.hold,
         )
@@ -306,6 +399,7 @@ class Forks(AgentTest):
         fence.signal()
         block.free()
         elastic.close()
+        cache.close()
 
 
 if __name__ == "__main__":

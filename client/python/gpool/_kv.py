@@ -9,7 +9,7 @@ import errno
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _native
 from ._dtype import dtype_of
 from ._errors import Busy, Preempted, check, error
 from ._handle import Closing, Handle
@@ -231,7 +231,7 @@ class KvPrefix(NamedTuple):
     salt: Tuple[int, int] = (0, 0)
 
 
-class KvCache(Closing):
+class KvCache(_native.KvCache, Closing):
     """A paged KV cache with blocks of one size, from Pool.create_kv_cache() to close().
 
         with pool.stream() as stream, pool.create_kv_cache(32, 8, 128, stream) as cache:
@@ -395,70 +395,7 @@ class KvCache(Closing):
         self._call(library().gpool_kv_oom_info, ctypes.byref(need), what="read the reason of the refusal")
         return need_of(need)
 
-    # ---- sequences ----
-
-    def allocate(
-        self,
-        tokens: int,
-        *,
-        estimated_tokens: int = 0,
-        priority: int = 0,
-        owner_id: int = 0,
-        continues: bool = False,
-    ) -> int:
-        """Create a sequence with blocks for `tokens` tokens and return its number.
-
-        estimated_tokens: expected number of tokens at the end of the sequence, for which blocks are allocated in
-        advance; 0: allocate blocks as the sequence grows. priority: sequences with a lower priority are preempted
-        first. owner_id: any number, which sequence_info() returns. continues: the request continues running work, so it
-        may use the blocks of the watermark.
-        Raises NoRoom, also if the maximum number of sequences is reached; Error with EFBIG: the sequence can never be
-        admitted, EUSERS.
-        Cost: one lock if the chunks have memory; otherwise a request to the agent and mappings.
-        """
-        request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
-        sequence = ctypes.c_uint64()
-        self._call(
-            library().gpool_kv_allocate,
-            ctypes.byref(request),
-            ctypes.byref(sequence),
-            what=f"allocate a sequence of {tokens} tokens",
-        )
-        return sequence.value
-
-    def append(self, sequence: int, tokens: int = 1) -> int:
-        """Append tokens to a sequence, all or none, and return the slot of the first token: block * block_tokens +
-        position in the block. The slots of the next tokens follow up to the end of the block; further blocks are in the
-        table.
-
-        Raises Preempted; NoRoom; Error with EFBIG: more than max_sequence_tokens.
-        Cost: a compare-and-swap if the blocks of the sequence have room; otherwise as allocate().
-        """
-        slot = ctypes.c_uint64()
-        self._call(
-            library().gpool_kv_append,
-            sequence,
-            tokens,
-            ctypes.byref(slot),
-            what=f"append {tokens} tokens to a sequence",
-        )
-        return slot.value
-
-    def fork(self, sequence: int) -> int:
-        """Return a new sequence that shares the blocks of another one. If the last block is not full, each sequence
-        copies it when it appends.
-
-        Raises Preempted; Error with EUSERS: max_sequences is reached.
-        """
-        child = ctypes.c_uint64()
-        self._call(library().gpool_kv_fork, sequence, ctypes.byref(child), what="fork a sequence")
-        return child.value
-
-    def free(self, sequence: int) -> None:
-        """End a sequence, running or preempted. Blocks that no other sequence shares become free immediately, or
-        cached.
-        """
-        self._call(library().gpool_kv_free, sequence, what="free a sequence")
+    # ---- sequences: allocate(), append(), fork(), free() and table() are in C ----
 
     def preempt(self, sequence: int = 0) -> Tuple[int, int]:
         """Preempt a running sequence; return the number of blocks that are now free or cached, and the sequence.
@@ -594,19 +531,6 @@ class KvCache(Closing):
         return info
 
     # ---- tables and blocks ----
-
-    def table(self, sequence: int) -> List[int]:
-        """Return the blocks of a sequence, in order; the list is empty if the sequence is preempted or has no tokens.
-
-        No other thread may change the sequence during the call.
-        """
-        blocks, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_uint32()
-        with self.handle as pointer:
-            self._check(
-                library().gpool_kv_table(pointer, sequence, ctypes.byref(blocks), ctypes.byref(count)),
-                "read the table of a sequence",
-            )
-            return blocks[: count.value]
 
     def sync(self) -> None:
         """Copy the changes of all tables to the device, on the cache's stream. Waits if many earlier copies are queued.

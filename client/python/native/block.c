@@ -42,18 +42,6 @@ enum {
 static const char *const alloc_names[ARGUMENTS] = {"page_count", "usage", "priority", "owner_id", "timeout_ms",
 	"stream", "first_fit", "critical", "contiguous", "evict", "spill"};
 
-/* Set or clear a flag by an argument that is true or false. */
-static int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags)
-{
-	int truth = value ? PyObject_IsTrue(value) : !when;
-
-	if (truth < 0)
-		return -1;
-	if (truth == when)
-		*flags |= flag;
-	return 0;
-}
-
 static int to_options(PyObject **values, const struct guard *pool, struct gpool_alloc_options *options)
 {
 	if (values[PRIORITY] && to_u32(values[PRIORITY], "priority", &options->priority))

@@ -108,6 +108,17 @@ int to_int(PyObject *value, const char *name, int *result)
 	return 0;
 }
 
+int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags)
+{
+	int truth = value ? PyObject_IsTrue(value) : !when;
+
+	if (truth < 0)
+		return -1;
+	if (truth == when)
+		*flags |= flag;
+	return 0;
+}
+
 int to_u64(PyObject *value, const char *name, uint64_t *result)
 {
 	PyObject *index = PyNumber_Index(value);
@@ -280,7 +291,8 @@ PyMODINIT_FUNC PyInit__native(void)
 
 	if (!module)
 		return NULL;
-	if (guard_add(module) || wait_add(module) || fence_add(module) || block_add(module) || range_add(module)) {
+	if (guard_add(module) || wait_add(module) || fence_add(module) || block_add(module) || range_add(module) ||
+		kv_add(module)) {
 		Py_DECREF(module);
 		return NULL;
 	}

@@ -18,7 +18,9 @@
 		call(gpool_pin) call(gpool_unpin) call(gpool_unpin_after) call(gpool_touch) call(gpool_address) \
 			call(gpool_range_commit) call(gpool_range_decommit) call(gpool_range_offer) \
 				call(gpool_range_reclaim) call(gpool_fence_record) call(gpool_fence_done) \
-					call(gpool_fence_wait) call(gpool_fence_signal)
+					call(gpool_fence_wait) call(gpool_fence_signal) call(gpool_kv_allocate) \
+						call(gpool_kv_append) call(gpool_kv_fork) call(gpool_kv_free) \
+							call(gpool_kv_table)
 
 struct native_calls {
 #define NATIVE_MEMBER(name) __typeof__(&name) name;
@@ -85,6 +87,8 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
 int to_int(PyObject *value, const char *name, int *result);
+/* Set a flag if an argument that is true or false is `when`. NULL: the flag is not set. Return 0, or -1. */
+int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags);
 /* Convert a fence of the pool with this guard, or None, which means no fence. Return as above, or -1 with Error. */
 int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result);
 /* Convert an open stream of the pool with this guard to its number, or None to 0. Also raises Closed and Error. */
@@ -118,6 +122,7 @@ int guard_add(PyObject *module);
 int wait_add(PyObject *module);
 int block_add(PyObject *module);
 int range_add(PyObject *module);
+int kv_add(PyObject *module);
 int fence_add(PyObject *module);
 
 /* Create a type from its specification, and add it to the module. Return it, or NULL with an exception. */
