@@ -23,14 +23,18 @@ static uint64_t now(void)
 		ns[step++] = (double)(now() - start) / CALLS; \
 	} while (0)
 
-GPOOL_API int steps(struct gpool *pool, struct gpool_range *range, uint32_t stream, double *ns);
+GPOOL_API int steps(struct gpool *pool, struct gpool_range *range, uint32_t stream, struct gpool_kv *kv, double *ns);
 
 /* One round: `ns` receives the nanoseconds of a call of each step, in the order of steps.py. Return 0, or 1: a call has
  * failed. */
-int steps(struct gpool *pool, struct gpool_range *range, uint32_t stream, double *ns)
+int steps(struct gpool *pool, struct gpool_range *range, uint32_t stream, struct gpool_kv *kv, double *ns)
 {
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_block blocks[CALLS], *block = &blocks[0];
 	struct gpool_fence fences[CALLS];
+	uint64_t sequences[CALLS], children[CALLS], slot;
+	const int32_t *table;
+	uint32_t blocks_of_table;
 	uint8_t kept[CALLS];
 	int errors = 0, step = 0;
 
@@ -46,5 +50,14 @@ int steps(struct gpool *pool, struct gpool_range *range, uint32_t stream, double
 	STEP(gpool_fence_signal(pool, fences[i]));
 	STEP(gpool_fence_done(pool, fences[i]));
 	STEP(gpool_fence_wait(pool, fences[i], -1));
+	request.tokens = 16 * 8;
+	STEP(gpool_kv_allocate(kv, &request, &sequences[i]));
+	STEP(gpool_kv_append(kv, sequences[i], 8, &slot));
+	STEP(gpool_kv_append(kv, sequences[i], 1, &slot));
+	STEP(gpool_kv_table(kv, sequences[i], &table, &blocks_of_table));
+	STEP(gpool_kv_fork(kv, sequences[i], &children[i]));
+	STEP(gpool_kv_free(kv, children[i]));
+	for (uint32_t i = 0; i < CALLS; i++)
+		errors |= gpool_kv_free(kv, sequences[i]) < 0;
 	return errors;
 }

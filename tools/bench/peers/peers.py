@@ -335,7 +335,6 @@ REASONS = (
     (r"random|churn", r"software|driver calls|modeled driver time", "pages"),
     (r"random-[14]m$", r"memory held", "rounding"),
     (r"random", r"memory held", "slack"),
-    (r"kv-page$", r"software", "ctypes"),
 )
 
 
