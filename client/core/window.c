@@ -13,7 +13,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HANDLES_MAPPED = 256 }; /* by one call of gpu_map_run() */
+enum {
+	HANDLES_MAPPED = 256, /* by one call of gpu_map_run() */
+	/*
+	 * chosen: the kernel first gives a process a table of 64 descriptors, and a process with threads waits about
+	 * 10 ms when its table grows
+	 */
+	FETCHED_LEAST = 32,
+};
 
 /*
  * Consecutive handles that share one descriptor. The descriptor is kept, because importing all handles at once would be
@@ -40,6 +47,7 @@ struct window {
 	 * handle
 	 */
 	_Atomic uint64_t *handles;
+	uint32_t imports; /* number of handles that were imported, up to FETCHED_LEAST; see ahead_end() */
 	struct handle_source *sources;
 };
 
@@ -192,6 +200,7 @@ static int handle_import(struct gpool *pool, uint32_t handle, int fd, uint64_t o
 			gpu_error_text());
 	else
 		atomic_store_explicit(&window->handles[handle], imported, memory_order_release);
+	window->imports += !error && window->imports < FETCHED_LEAST;
 	return error;
 }
 
@@ -267,10 +276,39 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 	return error;
 }
 
+static bool is_leased(const struct gpool *pool, uint32_t handle)
+{
+	uint64_t word =
+		atomic_load_explicit(&pool->pages[handle * pool->window->pages_per_handle], memory_order_relaxed);
+
+	return page_word_state(word) == PAGE_LEASED && page_word_owner(word) == pool->id;
+}
+
+/*
+ * Return the end of a request for the handles [first, end). A request for few handles includes the next ones that are
+ * leased to this session and not imported: the agent leases pages in batches, so the program probably uses these next.
+ * It has at most as many handles as the process has imported so far, so that a process with few pages imports few in
+ * vain.
+ *
+ * In a pool that separates trust domains it includes none: another domain that needs the pages would have to wait until
+ * the handles are released.
+ */
+static uint32_t ahead_end(const struct gpool *pool, uint32_t first, uint32_t end)
+{
+	const struct window *window = pool->window;
+
+	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
+		return end;
+	while (end < window->handle_count && end - first < window->imports && !handle_at(window, end) &&
+		is_leased(pool, end))
+		end++;
+	return end;
+}
+
 static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct msg_handles_reply *reply;
-	uint32_t begin;
+	uint32_t begin, ahead = ahead_end(pool, first, end);
 	uint8_t *buffer;
 	int error = 0;
 
@@ -280,13 +318,16 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 	if (!reply || !buffer)
 		error = -ENOMEM;
 	while (!error && first < end) {
-		error = handles_ask(pool, &first, end, buffer, reply);
+		error = handles_ask(pool, &first, ahead, buffer, reply);
 		/* The last permitted handle may be followed by others that are not permitted. */
 		if (error == -EACCES && first > begin)
 			break;
 	}
 	if (error == -EACCES && first > begin)
 		error = 0;
+	/* The agent may have sent only handles after the requested ones. */
+	if (!error && ahead > end && !handle_at(pool->window, begin))
+		error = -EACCES;
 	free(buffer);
 	free(reply);
 	/* -EACCES: the pages were taken back; the caller determines the reason. */

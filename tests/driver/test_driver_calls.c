@@ -346,6 +346,79 @@ static void test_ranges(void **state)
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
+/*
+ * Commit the first `count` pages of a range, one by one. Return the number of handles that were imported; *requests:
+ * the number of commits that imported any.
+ */
+static uint64_t commit_each(struct gpool_range *range, uint32_t count, uint32_t *requests)
+{
+	uint64_t sum = 0, imports;
+
+	*requests = 0;
+	for (uint32_t page = 0; page < count; page++) {
+		calls_begin(false);
+		assert_int_equal(gpool_range_commit(range, page, 1, -1), 0);
+		imports = calls_of(calls_before, "cuMemImportFromShareableHandle");
+		sum += imports;
+		*requests += imports != 0;
+	}
+	return sum;
+}
+
+#define LARGE_POOL "name=p0,backend=host,size=256 pages,page_size=512KB,reserved=0"
+
+/* The pages of a lease are imported in requests of 1, 1, 2, 4, 8, 16 and then 32 handles. */
+static void test_imports_ahead(void **state)
+{
+	static const char *const ample[] = {"--pool", LARGE_POOL, QUIET, "--set", "lease.initial_pages=0", NULL};
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *range;
+	uint32_t requests;
+
+	(void)state;
+	worker_open(ample);
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	assert_int_equal(gpool_range_reserve(worker, 64, &options, &range), 0);
+	assert_int_equal(commit_each(range, 32, &requests), 32);
+	assert_int_equal(requests, 6);
+	CALLS(gpool_range_commit(range, 32, 1, -1),
+		"a page, and 31 more pages of the lease, which the process has not imported yet",
+		"cuMemImportFromShareableHandle 32, cuMemMap, cuMemSetAccess, 34 frames");
+	CALLS(gpool_range_commit(range, 33, 31, -1), "31 adjacent pages that the process has imported and not mapped",
+		"cuMemMap 31, cuMemSetAccess, 2 frames");
+}
+
+/* If tenants are in several trust domains, a process imports only what it maps. */
+static void test_imports_of_domains(void **state)
+{
+	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"256 pages\"; "
+				   "page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+				   "tenants = ( { name = \"red\"; users = [ \"0\" ]; domain = \"red\"; }, "
+				   "{ name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n";
+	char path[] = "/tmp/gpool-calls-XXXXXX";
+	const char *arguments[] = {"--config", path, QUIET, "--set", "lease.initial_pages=0", NULL};
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	int fd = mkstemp(path);
+	struct gpool_range *range;
+	uint32_t requests;
+
+	(void)state;
+	assert_int_equal(write(fd, text, sizeof(text) - 1), sizeof(text) - 1);
+	close(fd);
+	start(arguments);
+	unlink(path);
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	/* The second process gets the pages of the first, which need not be cleared, so its lease has further pages. */
+	for (int i = 0; i < 2; i++) {
+		worker = open_as(0, NULL, "red");
+		assert_int_equal(gpool_range_reserve(worker, 64, &options, &range), 0);
+		assert_int_equal(commit_each(range, 64, &requests), 64);
+		assert_int_equal(requests, 64);
+		gpool_close(worker);
+	}
+	worker = NULL;
+}
+
 static void test_objects_in_ranges(void **state)
 {
 	struct gpool_object *object, *mapped;
@@ -556,6 +629,8 @@ int main(void)
 		cmocka_unit_test_teardown(test_deferred_blocks, calls_stop),
 		cmocka_unit_test_teardown(test_streams, calls_stop),
 		cmocka_unit_test_teardown(test_ranges, calls_stop),
+		cmocka_unit_test_teardown(test_imports_ahead, calls_stop),
+		cmocka_unit_test_teardown(test_imports_of_domains, calls_stop),
 		cmocka_unit_test_teardown(test_objects_in_ranges, calls_stop),
 		cmocka_unit_test_teardown(test_sliced_ranges, calls_stop),
 		cmocka_unit_test_teardown(test_malloc_async, calls_stop),
