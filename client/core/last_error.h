@@ -29,7 +29,7 @@ int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold
 /* fail_timeout() - describe a timeout below -1. Return: -EINVAL. */
 int fail_timeout(int timeout_ms) GPOOL_INTERNAL(fail_timeout) __attribute__((noinline, cold));
 /* fail_stream() - describe a number that no open stream has. Return: -EINVAL. */
-int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noinline, cold));
+int fail_stream(uint32_t stream) __attribute__((noinline, cold));
 
 /* fail_kind() - describe a session that is an observer or admin. Return: -EPERM. */
 int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__((noinline, cold));
