@@ -84,7 +84,8 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 /* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
-int to_int(PyObject *value, const char *name, int *result);
+/* Convert a timeout in milliseconds. The library refuses those below -1. */
+int to_timeout(PyObject *value, const char *name, int *result);
 /* Convert a fence of the pool with this guard, or None, which means no fence. Return as above, or -1 with Error. */
 int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result);
 /* Convert an open stream of the pool with this guard to its number, or None to 0. Also raises Closed and Error. */
