@@ -96,6 +96,26 @@ static int lock(struct directory *directory)
 
 /* ---- the check ---- */
 
+/*
+ * Check that the file system of a directory creates files. That of /proc creates none, whatever its permissions. A file
+ * without a name leaves no trace; where the file system does not support it, create a directory and remove it.
+ */
+static int creates(const char *path)
+{
+	char made[CONFIG_PATH_BYTES + 16];
+	int fd = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
+
+	if (fd >= 0) {
+		close(fd);
+		return 0;
+	}
+	snprintf(made, sizeof(made), "%s/.gpoold-XXXXXX", path);
+	if (!mkdtemp(made))
+		return -errno;
+	rmdir(made);
+	return 0;
+}
+
 /* Check that this process can create files in the directory or, if it does not exist, create it. */
 static int usable(const char *path)
 {
@@ -105,7 +125,9 @@ static int usable(const char *path)
 	if (error && error != -ENOENT)
 		return error;
 	snprintf(above, sizeof(above), "%s", path);
-	return faccessat(AT_FDCWD, error ? dirname(above) : path, W_OK | X_OK, AT_EACCESS) < 0 ? -errno : 0;
+	if (error)
+		path = dirname(above);
+	return faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) < 0 ? -errno : creates(path);
 }
 
 /*

@@ -20,8 +20,8 @@ struct directory {
 };
 
 /*
- * directory_check() - check that this process can use the runtime directory and its names, without changing anything.
- * directory_open() begins with this check. Return: 0, or a negative errno with error->text set.
+ * directory_check() - check that this process can use the runtime directory and its names. Nothing that it creates is
+ * left. directory_open() begins with this check. Return: 0, or a negative errno with error->text set.
  */
 int directory_check(const struct config *config, struct config_error *error);
 

@@ -6,6 +6,7 @@
 #include "shm/object_names.h"
 #include "shm/session_segment.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,6 +168,70 @@ int fail_silent(const struct gpool *pool, int64_t timeout_ms)
 	return pool_gone(pool) ? fail_gone(pool)
 			       : fail(-EPIPE, "the agent has not answered within %lld ms; check that gpoold is running",
 					 (long long)(timeout_ms < 0 ? pool->answer_ms : timeout_ms));
+}
+
+/* Describe a refusal because of a limit; struct session_header.refusal has its numbers. */
+static int fail_limit(const struct gpool *pool, uint32_t need)
+{
+	const struct session_record *own = &pool->segment.sessions[pool->id];
+	uint32_t most, used;
+
+	switch (lease_limit_of(
+		atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used)) {
+	case LEASE_LIMIT_QUOTA:
+		return fail(-EDQUOT,
+			"the quota of the session is reached: %u needed, %u of %u pages in use; free memory of this "
+			"process, or raise quota_bytes of gpool_open() (or 'poolctl limit --session')",
+			need, used, most);
+	case LEASE_LIMIT_TENANT:
+		return fail(-EDQUOT,
+			"the limit of tenant '%.*s' is reached: %u needed, %u of %u pages in use; free memory of its "
+			"processes, or raise tenants.limit of gpoold.conf (or 'poolctl limit')",
+			(int)sizeof(own->tenant) - 1, own->tenant, need, used, most);
+	default:
+		return fail(-EDQUOT, "the limit of the tenant or the quota of the session is reached: %u needed", need);
+	}
+}
+
+int fail_shortage(const struct gpool *pool, int error, const struct gpool_oom_info *shortage)
+{
+	char holder[80] = "", handles[160] = "", kept[96] = "";
+	uint32_t most, used;
+
+	if (error == -EPERM)
+		return fail(error,
+			"GPOOL_ALLOC_CRITICAL is permitted only to users that may open an admin session "
+			"(access.admins) and "
+			"to tenant 'system'");
+	if (error == -EDQUOT)
+		return fail_limit(pool, shortage->needed);
+	if (lease_limit_of(atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used) ==
+		LEASE_LIMIT_KEPT)
+		snprintf(kept, sizeof(kept), "; %u free pages are kept for other tenants (tenants.minimum)",
+			most < used ? most : used);
+	if (shortage->holder)
+		snprintf(
+			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
+	if (pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
+		snprintf(handles, sizeof(handles),
+			"; the free pages cannot be mapped side by side, because the GPU maps whole handles of %u "
+			"pages",
+			pool->header->pages_per_handle);
+	return fail(error,
+		"not enough free or evictable pages: %u needed, %u free, %u pinned%s%s; the pool has %u pages "
+		"(pools.size), %u of them reserved%s",
+		shortage->needed, shortage->free, shortage->pinned, holder, handles, pool->page_count,
+		pool->page_count - pool->unreserved, kept);
+}
+
+int fail_reservation(const struct gpool *pool, int error, uint64_t reservation, uint32_t need)
+{
+	if (error == -EPERM)
+		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
+	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left%s",
+		reservation, need,
+		pool->header->pages_per_handle > 1 ? " that can be mapped side by side: handles are mapped as a whole"
+						   : "");
 }
 
 int fail_map(void)

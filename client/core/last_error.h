@@ -12,6 +12,7 @@
 
 struct gpool;
 struct gpool_block;
+struct gpool_oom_info;
 
 /* fail() - store the text, and return `error`. */
 int fail(int error, const char *format, ...) GPOOL_INTERNAL(fail) __attribute__((format(printf, 2, 3), noinline, cold));
@@ -29,7 +30,7 @@ int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold
 /* fail_timeout() - describe a timeout below -1. Return: -EINVAL. */
 int fail_timeout(int timeout_ms) GPOOL_INTERNAL(fail_timeout) __attribute__((noinline, cold));
 /* fail_stream() - describe a number that no open stream has. Return: -EINVAL. */
-int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noinline, cold));
+int fail_stream(uint32_t stream) __attribute__((noinline, cold));
 
 /* fail_kind() - describe a session that is an observer or admin. Return: -EPERM. */
 int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__((noinline, cold));
@@ -37,6 +38,15 @@ int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__(
 int fail_gone(const struct gpool *pool) __attribute__((noinline, cold));
 /* fail_silent() - describe an agent that has not answered in time; timeout_ms: below 0: no limit. Return: -EPIPE. */
 int fail_silent(const struct gpool *pool, int64_t timeout_ms) __attribute__((noinline, cold));
+/*
+ * fail_shortage() - describe a refusal of pages: a right, a limit or too few pages, with the numbers of struct
+ * session_header.refusal. error: the agent's. Return: error. Cost: small compared with the request to the agent.
+ */
+int fail_shortage(const struct gpool *pool, int error, const struct gpool_oom_info *shortage)
+	__attribute__((noinline, cold));
+/* fail_reservation() - describe a reservation that has ended, is used up or is another tenant's. Return: error. */
+int fail_reservation(const struct gpool *pool, int error, uint64_t reservation, uint32_t need)
+	__attribute__((noinline, cold));
 /* fail_map() - describe pages that the driver could not map, with its text. Return: -ENOMEM. */
 int fail_map(void) __attribute__((noinline, cold));
 /* fail_reserved() - describe a name of an object that is reserved for the library. Return: -EPERM. */

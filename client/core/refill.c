@@ -17,8 +17,6 @@
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <time.h>
 #include <string.h>
 
@@ -258,61 +256,6 @@ static void shortage_object_read(
 	session_name_read(pool, object->session, object->session_name);
 }
 
-/* Describe a refusal because of a limit; struct session_header.refusal has its numbers. */
-static int limit_fail(const struct gpool *pool, uint32_t need)
-{
-	const struct session_record *own = &pool->segment.sessions[pool->id];
-	uint32_t most, used;
-
-	switch (lease_limit_of(
-		atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used)) {
-	case LEASE_LIMIT_QUOTA:
-		return fail(-EDQUOT,
-			"the quota of the session is reached: %u needed, %u of %u pages in use; free memory of this "
-			"process, or raise quota_bytes of gpool_open() (or 'poolctl limit --session')",
-			need, used, most);
-	case LEASE_LIMIT_TENANT:
-		return fail(-EDQUOT,
-			"the limit of tenant '%.*s' is reached: %u needed, %u of %u pages in use; free memory of its "
-			"processes, or raise tenants.limit of gpoold.conf (or 'poolctl limit')",
-			(int)sizeof(own->tenant) - 1, own->tenant, need, used, most);
-	default:
-		return fail(-EDQUOT, "the limit of the tenant or the quota of the session is reached: %u needed", need);
-	}
-}
-
-/* Build the error text. Its cost is small compared with the request to the agent. */
-static int shortage_fail(const struct gpool *pool, int error, const struct gpool_oom_info *shortage)
-{
-	char holder[80] = "", handles[160] = "", kept[96] = "";
-	uint32_t most, used;
-
-	if (error == -EPERM)
-		return fail(error,
-			"GPOOL_ALLOC_CRITICAL is permitted only to users that may open an admin session "
-			"(access.admins) and "
-			"to tenant 'system'");
-	if (error == -EDQUOT)
-		return limit_fail(pool, shortage->needed);
-	if (lease_limit_of(atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used) ==
-		LEASE_LIMIT_KEPT)
-		snprintf(kept, sizeof(kept), "; %u free pages are kept for other tenants (tenants.minimum)",
-			most < used ? most : used);
-	if (shortage->holder)
-		snprintf(
-			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
-	if (pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
-		snprintf(handles, sizeof(handles),
-			"; the free pages cannot be mapped side by side, because the GPU maps whole handles of %u "
-			"pages",
-			pool->header->pages_per_handle);
-	return fail(error,
-		"not enough free or evictable pages: %u needed, %u free, %u pinned%s%s; the pool has %u pages "
-		"(pools.size), %u of them reserved%s",
-		shortage->needed, shortage->free, shortage->pinned, holder, handles, pool->page_count,
-		pool->page_count - pool->unreserved, kept);
-}
-
 /* Read a refusal. No pages were granted; the cause is stored in the thread's `shortage`. */
 static int refusal_read(
 	struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need)
@@ -320,17 +263,7 @@ static int refusal_read(
 	shortage_read(pool, request, need, &cache->shortage);
 	shortage_object_read(pool, request, &cache->shortage_object);
 	stat_add(cache, &cache->stats->refusals);
-	return shortage_fail(pool, request->error, &cache->shortage);
-}
-
-static int reservation_fail(const struct gpool *pool, int error, uint64_t reservation, uint32_t need)
-{
-	if (error == -EPERM)
-		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
-	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left%s",
-		reservation, need,
-		pool->header->pages_per_handle > 1 ? " that can be mapped side by side: handles are mapped as a whole"
-						   : "");
+	return fail_shortage(pool, request->error, &cache->shortage);
 }
 
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request,
@@ -339,7 +272,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 	uint32_t total;
 
 	if (request->kind == LEASE_TAKE_OVER && (request->error == -ENOENT || request->error == -EPERM))
-		return reservation_fail(pool, request->error, request->tag, need);
+		return fail_reservation(pool, request->error, request->tag, need);
 	switch (request->error) {
 	case 0: extra_put(pool, request->extra_first, request->extra_granted); break;
 	case -ENOSPC:

@@ -445,6 +445,15 @@ bool stream_can_wait(struct gpool *pool, uint32_t stream)
 		atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed);
 }
 
+int stream_check(struct gpool *pool, uint32_t stream)
+{
+	uint32_t slot;
+
+	if (likely(stream_can_wait(pool, stream)))
+		return 0;
+	return stream_slot_of(pool, stream, &slot) ? fail_stream(stream) : fail_host_signaled(stream);
+}
+
 int fence_check(struct gpool *pool, struct gpool_fence fence)
 {
 	uint32_t slot = fence_slot(fence.value);

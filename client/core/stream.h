@@ -53,10 +53,11 @@ int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
 /*
  * stream_was() - check that the stream is or was open. Return: 0, -EINVAL. stream_can_wait() - return true if it is
- * open and not host-signaled. Takes no lock.
+ * open and not host-signaled. stream_check() - return 0 if it is, or -EINVAL, with the reason. Takes no lock.
  */
 int stream_was(struct gpool *pool, uint32_t stream);
-bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
+bool stream_can_wait(struct gpool *pool, uint32_t stream);
+int stream_check(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_check);
 
 /*
  * stream_pool_alloc(), stream_pool_free() - call gpu_pool_alloc(), gpu_pool_free() on a stream. Return: as these, or

@@ -354,6 +354,9 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
  * Their content is undefined or, with GPOOL_KV_ZERO, zero, unless gpool_kv_offload() preempted the sequence. The blocks
  * of the watermark remain free, unless no other sequence is running.
  *
+ * The call holds the lock of the cache while it waits. The function of gpool_wait_check() must therefore make no call
+ * for the pool, and wait for no thread that makes a call for the cache.
+ *
  * Return: as gpool_kv_allocate(), without -EFBIG and -EUSERS; -EALREADY (it is running), -EINVAL, -ESTALE; after
  * gpool_kv_offload() also these, and the sequence remains preempted:
  *   -EIO      the content is kept, but the copies could not be queued, or the mover cannot restore it now (gpool_pin())

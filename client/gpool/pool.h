@@ -61,8 +61,10 @@ GPOOL_API const char *gpool_last_error(int error);
  * pages or spilled content, for a role, an event, a fence, the work of streams or an adapter. A call that returns
  * -EINTR leaves the same state as a call whose timeout has expired.
  *
- * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
- * thread starts the loads of adapters instead of this thread.
+ * The check runs within the waiting call and must not make calls for the same pool. It must not wait for another thread
+ * that makes such calls either, since some calls hold a lock while they wait: gpool_wake() and gpool_range_create() for
+ * pages, and gpool_kv_resume() for spilled content. While a check is set, a loader thread starts the loads of adapters
+ * instead of this thread.
  *
  * Threads: any; each thread has its own check. Cost: without a check, one load each time a call sleeps.
  */

@@ -425,7 +425,8 @@ GPOOL_API int gpool_sliced_range_grow(struct gpool_sliced_range *range, uint32_t
  * gpool_sliced_range_shrink() - decommit all blocks after the first `blocks` blocks of all slices, as
  * gpool_range_decommit(). If no more blocks are committed, the call does nothing.
  *
- * Return: as gpool_range_decommit(). Threads: as gpool_sliced_range_grow(). Cost: as gpool_range_decommit().
+ * Return: as gpool_range_decommit(); -EINVAL: the slices have fewer blocks, or the fence was not recorded by this
+ * session. Threads: as gpool_sliced_range_grow(). Cost: as gpool_range_decommit().
  */
 GPOOL_API int gpool_sliced_range_shrink(struct gpool_sliced_range *range, uint32_t blocks, struct gpool_fence fence);
 
@@ -487,6 +488,9 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  * The agent grants all pages in one step, so processes that wake concurrently do not wait for each other's pages. On
  * failure, except -EPIPE, the session remains asleep, loses no content, and holds no pages except those that a failed
  * gpool_sleep() could not map again. If the session is awake, the call does nothing.
+ *
+ * The call holds the lock of the handle's ranges while it waits for pages. The function of gpool_wait_check() must
+ * therefore make no call for the pool, and wait for no thread that creates, destroys or describes a range.
  *
  * Return: 0, or
  *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details

@@ -9,6 +9,7 @@
 #include "cuda/kernels/quantise.h"
 
 #include <math.h>
+#include <stdio.h>
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {
@@ -230,6 +231,28 @@ static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pa
 		!prefix_table_has(&kv->prefixes, (uint32_t)pair->to);
 }
 
+/* Describe why a pair does not pass pair_check(). Return: -EINVAL. */
+static COLD int pair_refuse(const struct gpool_kv *kv, size_t number, const struct gpool_kv_pair *pair)
+{
+	uint32_t blocks = kv_block_count(kv), own = kv->blocks.blocks;
+	char why[96] = "the blocks must differ";
+
+	if (pair->from < 0 || (uint32_t)pair->from >= blocks)
+		snprintf(why, sizeof(why), "the source must be 0 to %u, a block of the cache", blocks - 1);
+	else if (pair->to < 0 || (uint32_t)pair->to >= own)
+		snprintf(why, sizeof(why), "the target must be 0 to %u, a block of the cache%s", own - 1,
+			own < blocks ? " that is not of the pool" : "");
+	else if (!kv_refs(kv, (uint32_t)pair->from) || !kv->blocks.refs[pair->to])
+		snprintf(why, sizeof(why), "block %d is not in use; both blocks must belong to a sequence",
+			kv_refs(kv, (uint32_t)pair->from) ? pair->to : pair->from);
+	else if (kv->blocks.refs[pair->to] > 1)
+		snprintf(why, sizeof(why), "%u sequences share the target; it must belong to one only",
+			kv->blocks.refs[pair->to]);
+	else if (prefix_table_has(&kv->prefixes, (uint32_t)pair->to))
+		snprintf(why, sizeof(why), "the target is published, so its content must not change");
+	return fail(-EINVAL, "pair %zu, from block %d to %d: %s", number, pair->from, pair->to, why);
+}
+
 int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {
 	struct copies copies;
@@ -239,11 +262,7 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
 	for (size_t i = 0; i < count && !error; i++)
-		error = pair_check(kv, &pairs[i]) ? 0
-						  : fail(-EINVAL,
-							    "pair %zu, from block %d to %d: both blocks must be in "
-							    "use, and the target must belong to one sequence only",
-							    i, pairs[i].from, pairs[i].to);
+		error = pair_check(kv, &pairs[i]) ? 0 : pair_refuse(kv, i, &pairs[i]);
 	copies_begin(&copies, kv);
 	for (size_t i = 0; i < count && !error; i++)
 		error = copies_add(&copies, (uint32_t)pairs[i].to, (uint32_t)pairs[i].from);

@@ -68,9 +68,7 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
 	if (options->flags & GPOOL_KV_INT8 && resident_check(options))
 		return -EINVAL;
-	return stream_can_wait(pool, options->stream)
-		? 0
-		: fail(-EINVAL, "stream %u is not open, or is host-signaled and cannot execute work", options->stream);
+	return stream_check(pool, options->stream);
 }
 
 /* Return the number of chunks of other processes that the cache can map at the same time. */

@@ -488,7 +488,8 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 		return -ECHILD;
 	if (object->number || !object->part_count)
 		return fail(-EINVAL, "object '%s' %s", object->name,
-			object->number ? "is already published" : "has no allocation");
+			object->number ? "is already published"
+				       : "has no allocation; add one with gpool_object_alloc() first");
 	parts_touch(object);
 	error = runs_collect(object, &runs);
 	if (!error)

@@ -249,7 +249,10 @@ static int missing_take(struct backing *backing)
 {
 	/* Fail if more handles are missing now than were waited for. */
 	if (backing->waited)
-		return backing->missing <= backing->waited ? 0 : -ENOSPC;
+		return backing->missing <= backing->waited
+			? 0
+			: fail(-ENOSPC, "%u handles are needed, %u were free: others were taken during the wait",
+				  backing->missing, backing->waited);
 	backing->handles = malloc(backing->missing * sizeof(*backing->handles));
 	if (!backing->handles)
 		return -ENOMEM;
@@ -343,7 +346,8 @@ int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *page
 
 	/* Reject a request that exceeds the pool before any slots are changed. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
-		return -ENOSPC;
+		return fail(-ENOSPC, "%llu pages are needed; the pool has %u pages (pools.size)",
+			(unsigned long long)pages->count * pages->times, elastic->space.pool->page_count);
 	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;
 	error = back_in_time(&backing, timeout_ms);
 	/* Other sessions can use the pages that were read ahead. */

@@ -336,6 +336,11 @@ static int64_t grow(struct gpool_sliced_range *sliced, uint32_t blocks, int time
 	return brought;
 }
 
+static int fail_blocks(const struct gpool_sliced_range *sliced, uint32_t blocks)
+{
+	return fail(-EINVAL, "blocks is %u; the sliced range can have at most %u", blocks, sliced->blocks);
+}
+
 int gpool_sliced_range_grow(struct gpool_sliced_range *sliced, uint32_t blocks, int timeout_ms)
 {
 	int64_t brought = 0;
@@ -343,7 +348,7 @@ int gpool_sliced_range_grow(struct gpool_sliced_range *sliced, uint32_t blocks, 
 	if (!sliced->pool->alive)
 		return -ECHILD;
 	if (blocks > sliced->blocks)
-		return fail(-EINVAL, "blocks is %u; the sliced range can have at most %u", blocks, sliced->blocks);
+		return fail_blocks(sliced, blocks);
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&sliced->growing);
@@ -379,6 +384,8 @@ int gpool_sliced_range_shrink(struct gpool_sliced_range *sliced, uint32_t blocks
 
 	if (!sliced->pool->alive)
 		return -ECHILD;
+	if (blocks > sliced->blocks)
+		return fail_blocks(sliced, blocks);
 	if (fence_check(sliced->pool, fence))
 		return -EINVAL;
 	pthread_mutex_lock(&sliced->growing);

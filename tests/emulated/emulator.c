@@ -53,12 +53,13 @@ void emulated_copies_wait(uint32_t left);
 enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 
 /*
- * A context to switch to. swapcontext() makes a system call, so it is used only where AddressSanitizer must be notified
- * of the switch, and to start a fiber.
+ * A context to switch to. swapcontext() makes a system call, so it is used only if AddressSanitizer must be notified
+ * of the switch. Elsewhere, the compiler's own jumps are used, because ThreadSanitizer replaces longjmp() with a
+ * function that accepts only the stack of its caller.
  */
 struct place {
 	ucontext_t context;
-	jmp_buf jump;
+	void *jump[5];
 	void *tsan;
 };
 
@@ -93,21 +94,26 @@ static void give_up(const char *what)
 	abort();
 }
 
-/* place_switch() - continue at `to` until it switches back. first: `to` has not run yet. */
-static void place_switch(struct place *from, struct place *to, bool first)
+/* place_enter() - continue at `to`. first: `to` has not run yet. */
+static __attribute__((noinline, noreturn)) void place_enter(struct place *to, bool first)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(EMULATOR_CONCURRENT)
-	(void)first;
+	if (first)
+		setcontext(&to->context);
+	__builtin_longjmp(to->jump, 1);
+}
+
+/* place_switch() - continue at `to` until it switches back. first: `to` has not run yet. */
+static __attribute__((noinline)) void place_switch(struct place *from, struct place *to, bool first)
+{
 #ifdef EMULATOR_CONCURRENT
 	__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
 #endif
+#ifdef __SANITIZE_ADDRESS__
+	(void)first;
 	swapcontext(&from->context, &to->context);
 #else
-	if (_setjmp(from->jump))
-		return;
-	if (first)
-		setcontext(&to->context);
-	_longjmp(to->jump, 1);
+	if (!__builtin_setjmp(from->jump))
+		place_enter(to, first);
 #endif
 }
 
@@ -269,7 +275,7 @@ static void block_run(uint32_t threads)
 
 	for (uint32_t i = 0; i < threads; i++) {
 		fibers[i].state = READY;
-		fibers[i].turn = 0;
+		fibers[i].turn = fibers[i].barriers = 0;
 	}
 	order_give(&scheduler);
 	while (done < threads) {
@@ -326,10 +332,13 @@ struct launch {
 	const struct gpu_shape *shape;
 	const void *args;
 	uint64_t next;
-#ifdef EMULATOR_CONCURRENT
-	pthread_barrier_t begun;
-#endif
 };
+
+#ifdef EMULATOR_CONCURRENT
+/* The CPU threads and their fibers are kept between launches, because the sanitizer needs much time to make them. */
+static struct launch *launched;
+static pthread_barrier_t launch_start, launch_begun, launch_end;
+#endif
 
 /* launch_begin() - take a first block. Afterwards, each CPU thread has one, if there are enough blocks. */
 static uint64_t launch_begin(struct launch *launch)
@@ -337,15 +346,14 @@ static uint64_t launch_begin(struct launch *launch)
 	uint64_t first = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED);
 
 #ifdef EMULATOR_CONCURRENT
-	pthread_barrier_wait(&launch->begun);
+	pthread_barrier_wait(&launch_begun);
 #endif
 	return first;
 }
 
 /* blocks_run() - run blocks until all have been run. */
-static void *blocks_run(void *data)
+static void blocks_run(struct launch *launch)
 {
-	struct launch *launch = data;
 	const struct gpu_shape *shape = launch->shape;
 	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
 
@@ -374,17 +382,32 @@ static void *blocks_run(void *data)
 			if (block_memory[at] != 0xff)
 				give_up("shared memory beyond what was asked for was written");
 	}
+}
+
 #ifdef EMULATOR_CONCURRENT
-	for (int i = 0; i < GPU_BLOCK_MAX; i++)
-		if (fibers[i].stack) {
-			__tsan_destroy_fiber(fibers[i].place.tsan);
-			free(fibers[i].stack);
-		}
-	free(fibers);
-	fibers = NULL;
-#endif
+static void *cpu_thread(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		pthread_barrier_wait(&launch_start);
+		blocks_run(launched);
+		pthread_barrier_wait(&launch_end);
+	}
 	return NULL;
 }
+
+static void cpu_threads_start(void)
+{
+	pthread_t thread;
+
+	pthread_barrier_init(&launch_start, NULL, CPU_THREADS + 1);
+	pthread_barrier_init(&launch_begun, NULL, CPU_THREADS);
+	pthread_barrier_init(&launch_end, NULL, CPU_THREADS + 1);
+	for (int i = 0; i < CPU_THREADS; i++)
+		if (pthread_create(&thread, NULL, cpu_thread, NULL) || pthread_detach(thread))
+			give_up("no thread");
+}
+#endif
 
 void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args)
 {
@@ -393,15 +416,15 @@ void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const v
 	if (shape->block % WARP)
 		give_up("the block is no number of warps");
 #ifdef EMULATOR_CONCURRENT
-	pthread_t threads[CPU_THREADS];
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-	pthread_barrier_init(&launch.begun, NULL, CPU_THREADS);
-	for (int i = 0; i < CPU_THREADS; i++)
-		if (pthread_create(&threads[i], NULL, blocks_run, &launch))
-			give_up("no thread");
-	for (int i = 0; i < CPU_THREADS; i++)
-		pthread_join(threads[i], NULL);
-	pthread_barrier_destroy(&launch.begun);
+	pthread_mutex_lock(&lock);
+	if (!launched)
+		cpu_threads_start();
+	launched = &launch;
+	pthread_barrier_wait(&launch_start);
+	pthread_barrier_wait(&launch_end);
+	pthread_mutex_unlock(&lock);
 #else
 	blocks_run(&launch);
 #endif

@@ -182,10 +182,16 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count is 2; the range has 8 pages");
+	SAYS(gpool_range_commit(range, 0, 0, 0), -EINVAL,
+		"first is 0 and count is 0; the range has 8 pages, and count must be at least 1");
 	SAYS(gpool_range_commit(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
 	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_range_destroy(range), 0);
+	assert_int_equal(gpool_range_reserve(pool, PAGES + 1, NULL, &range), 0);
+	SAYS(gpool_range_commit(range, 0, PAGES + 1, 0), -ENOSPC,
+		"513 pages are needed; the pool has 512 pages (pools.size)");
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
@@ -253,7 +259,8 @@ static void test_objects(void **state)
 	options.memory_class = 12;
 	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the maximum is 3");
 	assert_int_equal(gpool_object_create(pool, "o", NULL, &object), 0);
-	SAYS(gpool_object_publish(object, &version), -EINVAL, "object 'o' has no allocation");
+	SAYS(gpool_object_publish(object, &version), -EINVAL,
+		"object 'o' has no allocation; add one with gpool_object_alloc() first");
 	SAYS(gpool_object_set(object, "", "x", 1), -EINVAL, "the key has 0 bytes; it must have 1 to 1023");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -EINVAL, "object 'o' is not published");
 	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL,
@@ -422,7 +429,13 @@ static void test_sliced_ranges(void **state)
 	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range can have at most 4");
 	SAYS(gpool_sliced_range_grow(sliced, 1, -7), -EINVAL, "timeout_ms is -7");
 	SAYS(gpool_sliced_range_shrink(sliced, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_sliced_range_shrink(sliced, 5, GPOOL_FENCE_NONE), -EINVAL,
+		"blocks is 5; the sliced range can have at most 4");
 	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, 4, 200, 1, NULL, &sliced), 0);
+	SAYS(gpool_sliced_range_grow(sliced, 129, 0), -ENOSPC,
+		"516 pages are needed; the pool has 512 pages (pools.size)");
 	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 }
 
@@ -457,6 +470,7 @@ static uint64_t make_sequence(struct gpool_kv *kv, uint32_t tokens)
 static void test_making_caches(void **state)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	char text[64];
 	struct gpool_kv *kv;
 
 	(void)state;
@@ -489,6 +503,10 @@ static void test_making_caches(void **state)
 	options.shape.block_tokens = 16;
 	options.stream = 999;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "stream 999 is not open");
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &options.stream), 0);
+	snprintf(text, sizeof(text), "stream %u is host-signaled and cannot execute work", options.stream);
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, text);
+	gpool_stream_close(pool, options.stream);
 }
 
 static void test_sequences(void **state)
@@ -579,6 +597,50 @@ static void test_blocks_of_caches(void **state)
 	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; it must be at least ");
 	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not a sequence");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_pairs_of_blocks(void **state)
+{
+	static const uint32_t ids[16];
+	struct gpool_kv *kv = make_cache(GPOOL_KV_PREFIXES);
+	struct gpool_kv_layout layout = {.size = sizeof(layout)};
+	struct gpool_kv_prefix prefix = GPOOL_KV_PREFIX_INIT;
+	uint64_t sequence = make_sequence(kv, 20), child;
+	struct gpool_kv_pair pairs[2];
+	char text[128], range[64];
+	const int32_t *table;
+	uint32_t blocks;
+	int32_t most;
+
+	(void)state;
+	assert_int_equal(gpool_kv_layout(kv, &layout), 0);
+	assert_int_equal(gpool_kv_table(kv, sequence, &table, &blocks), 0);
+	assert_int_equal(blocks, 2);
+	most = (int32_t)layout.max_blocks - 1; /* free */
+	snprintf(range, sizeof(range), "must be 0 to %d, a block of the cache", most);
+	pairs[0] = (struct gpool_kv_pair){table[0], table[1]};
+	pairs[1] = (struct gpool_kv_pair){table[0], most + 1};
+	snprintf(text, sizeof(text), "pair 1, from block %d to %d: the target %s", table[0], most + 1, range);
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 2), -EINVAL, text);
+	pairs[1] = (struct gpool_kv_pair){-1, table[0]};
+	snprintf(text, sizeof(text), "pair 1, from block -1 to %d: the source %s", table[0], range);
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 2), -EINVAL, text);
+	snprintf(text, sizeof(text), ": block %d is not in use; both blocks must belong to a sequence", most);
+	pairs[1] = (struct gpool_kv_pair){most, table[0]};
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 2), -EINVAL, text);
+	pairs[1] = (struct gpool_kv_pair){table[0], most};
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 2), -EINVAL, text);
+	pairs[1] = (struct gpool_kv_pair){table[0], table[0]};
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 2), -EINVAL, ": the blocks must differ");
+	assert_int_equal(gpool_kv_fork(kv, sequence, &child), 0);
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 1), -EINVAL, ": 2 sequences share the target; it must belong to one only");
+	assert_int_equal(gpool_kv_free(kv, child), 0);
+	prefix.ids = ids;
+	prefix.count = 16;
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 1);
+	pairs[0] = (struct gpool_kv_pair){table[1], table[0]};
+	SAYS(gpool_kv_copy_blocks(kv, pairs, 1), -EINVAL, ": the target is published, so its content must not change");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -808,7 +870,8 @@ static void test_files_that_are_no_weights(void **state)
 		replace_weights(folder, cases[i].bytes);
 		SAYS(gpool_lora_register(lora, "bad", folder, &id, why), -EINVAL, cases[i].why);
 		assert_non_null(strstr(why, cases[i].why));
-		assert_non_null(strstr(why, "adapter_model.safetensors"));
+		snprintf(source, sizeof(source), "%s/adapter_model.safetensors", folder);
+		assert_ptr_equal(strstr(why, source), why);
 	}
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	snprintf(source, sizeof(source), "%s/adapter_model.safetensors", folder);
@@ -825,6 +888,8 @@ static void test_batches(void **state)
 	const uint32_t unknown[] = {77};
 	struct gpool_lora *lora = open_adapters();
 	struct gpool_lora_batch *batch;
+	uint32_t timeline;
+	char text[64];
 
 	(void)state;
 	options.stream = work_stream;
@@ -850,6 +915,10 @@ static void test_batches(void **state)
 	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
 		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &timeline), 0);
+	snprintf(text, sizeof(text), "stream %u is host-signaled and cannot execute work", timeline);
+	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, timeline), -EINVAL, text);
+	gpool_stream_close(pool, timeline);
 	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers use these adapters");
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
@@ -1026,6 +1095,7 @@ int main(void)
 		cmocka_unit_test(test_making_caches),
 		cmocka_unit_test(test_sequences),
 		cmocka_unit_test(test_blocks_of_caches),
+		cmocka_unit_test(test_pairs_of_blocks),
 		cmocka_unit_test(test_prefixes),
 		cmocka_unit_test(test_writing_int8),
 		cmocka_unit_test(test_groups_of_caches),

@@ -375,6 +375,10 @@ static void test_a_directory_that_cannot_be_created(void **state)
 	snprintf(path, sizeof(path), "%s/run", text);
 	REFUSED("text/run': Not a directory", "--dir", path, "--pool", POOL);
 	REFUSED("text': Not a directory", "--dir", text, "--pool", POOL);
+	/* Root has write permission for /proc, whose file system creates no files. */
+	REFUSED(geteuid() ? "'/proc/run': Permission denied" : "'/proc/run': No such file or directory", "--dir",
+		"/proc/run", "--pool", POOL);
+	REFUSED("cannot use directory '/proc': ", "--dir", "/proc", "--pool", POOL);
 	assert_int_equal(mkdir(directory, 0700), 0);
 	assert_int_equal(chmod(directory, 0777), 0);
 	REFUSED("run': Operation not permitted", "--dir", directory, "--pool", POOL);

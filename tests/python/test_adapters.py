@@ -280,7 +280,28 @@ class Adapters(AgentTest):
                     with self.assertRaises(gpool.Error) as caught:
                         adapters.register("bad", folder + "/bad")
                     self.assertEqual(caught.exception.errno, errno.EINVAL)
-                    self.assertIn(text, str(caught.exception))
+                    self.assertIn(f"{folder}/bad/{text}", str(caught.exception))
+
+    def test_the_end_of_a_long_folder_is_named(self) -> None:
+        with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:
+            path = folder + "/d" * 120 + "/end"
+            with self.assertRaisesRegex(
+                gpool.NotFound, r"cannot open \.\.\.[d/]*/end/adapter_config.json: No such file"
+            ):
+                adapters.register("none", path)
+            shutil.copytree(PLAIN, path)
+            Path(path, "adapter_model.safetensors").write_bytes(b"")
+            with self.assertRaisesRegex(gpool.Error, r": \.\.\.[d/]*/end/adapter_model.safetensors: file is empty$"):
+                adapters.register("bad", path)
+
+    def test_weights_that_are_not_finite_are_named_with_their_folder(self) -> None:
+        with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(PLAIN, folder + "/bad")
+            weights = Path(folder, "bad", "adapter_model.safetensors")
+            weights.write_bytes(weights.read_bytes()[:-4] + b"\xff\xff\xff\xff")
+            adapter = adapters.register("bad", folder + "/bad")
+            with self.assertRaisesRegex(gpool.Error, f": {folder}/bad: module '.*': lora_B.* is -?nan"):
+                adapter.acquire()
 
     def test_files_that_change_after_their_registration_are_named(self) -> None:
         with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:

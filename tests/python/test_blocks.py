@@ -143,7 +143,7 @@ class Blocks(AgentTest):
 
     def test_a_pool_with_views_does_not_close(self) -> None:
         array = array_of(self.pool.alloc(1).view())
-        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
+        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exists; delete"):
             self.pool.close()
         self.assertFalse(self.pool.closed)
         array[:] = 1

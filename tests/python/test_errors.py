@@ -48,9 +48,16 @@ class Refusals(AgentTest):
         self.refused("Pool", gpool.NotFound, "no tenant 'nope'", lambda: self.agent.pool(tenant="nope"))
         self.refused("Pool", gpool.Error, "200 bytes; the maximum is 63", lambda: self.agent.pool("p" * 200))
         self.refused("Pool.alloc", gpool.Error, "page_count is 65; it must be 1 to 64", lambda: pool.alloc(65))
-        self.refused("Pool.alloc", OverflowError, "page_count is -1; it must be from 0", lambda: pool.alloc(-1))
+        self.refused("Pool.alloc", OverflowError, "page_count is -1; it must be from 1 to 64", lambda: pool.alloc(-1))
         self.refused("Pool.alloc", TypeError, "owner_id is 'x', which is not", lambda: pool.alloc(1, owner_id="x"))
         self.refused("Pool.alloc_span", gpool.Error, "bytes is 0; a span must have", lambda: pool.alloc_span(0))
+        self.refused(
+            "Pool.alloc_span",
+            OverflowError,
+            "nbytes is -1; it must be from 1 to 262144, half a page",
+            lambda: pool.alloc_span(-1),
+        )
+        self.refused("Pool.stream", TypeError, "native is 'x', which is not an integer", lambda: pool.stream("x"))
         self.refused("Pool.event", gpool.Error, "timeout_ms is -2; the minimum is -1", lambda: pool.event(-2))
         self.refused("Pool.event", gpool.TimedOut, "no event within 0 ms", lambda: pool.event(0))
         self.refused("Pool.wake", gpool.Error, "timeout_ms is -2", lambda: pool.wake(-2))
@@ -68,6 +75,9 @@ class Refusals(AgentTest):
             gpool.Error,
             "page_count is 0; it must be 1 to 64",
             lambda: pool.create_reservation(0),
+        )
+        self.refused(
+            "Pool.create_reservation", OverflowError, "from 1 to 64, the pages", lambda: pool.create_reservation(-1)
         )
         self.refused(
             "Pool.release_reservation", OverflowError, "reservation is -1", lambda: pool.release_reservation(-1)
@@ -174,12 +184,15 @@ class Refusals(AgentTest):
         pool = self.pool
         with pool.create_object("o") as draft:
             self.refused("Object.alloc", gpool.Error, "page_count is 0; it must be", lambda: draft.alloc(0))
-            self.refused("Object.publish", gpool.Error, "object 'o' has no allocation", draft.publish)
+            self.refused("Object.alloc", OverflowError, "it must be from 1 to 64, the pages", lambda: draft.alloc(-1))
+            self.metadata(draft)
+            self.refused("Object.publish", gpool.Error, "'o' has no allocation; add one with", draft.publish)
             draft.alloc(1)
             self.refused("Object.address", gpool.Error, "no allocation 7: object 'o' has 1", lambda: draft.address(7))
             self.refused("Object.view", gpool.Error, "no allocation 7: object 'o' has 1", lambda: draft.view(7))
             self.refused("Object.unpin", gpool.Error, "object 'o'", draft.unpin)
             version = draft.publish()
+            self.assertEqual(dict(draft.items()), {"array": b"a", "bytes": b"b"})
         text = f"version {version + 9} does not exist; the current version is {version}"
         self.refused("Pool.open_object", gpool.NotFound, text, lambda: pool.open_object("o", version + 9))
         self.refused("Pool.open_range", gpool.NotFound, text, lambda: pool.open_range("o", version + 9))
@@ -192,7 +205,9 @@ class Refusals(AgentTest):
             f"current version is {version}, not {version + 9}",
             lambda: pool.delete_object("o", version + 9),
         )
-        self.refused("Pool.find_objects", TypeError, "names is the str 'o'", lambda: pool.find_objects("o"))
+        self.refused(
+            "Pool.find_objects", TypeError, "names is 'o', which is not a sequence", lambda: pool.find_objects("o")
+        )
         self.refused(
             "Pool.create_object",
             gpool.Error,
@@ -205,8 +220,38 @@ class Refusals(AgentTest):
             "'lora/abc': names that begin with lora/, .* are reserved for the library",
             lambda: pool.create_object("lora/abc"),
         )
-        self.refused("Pool.create_object", ValueError, "contains NUL", lambda: pool.create_object("a\0b"))
+        self.refused(
+            "Pool.create_object",
+            ValueError,
+            r"name is 'a\\x00b', which contains NUL; C would end it there",
+            lambda: pool.create_object("a\0b"),
+        )
+        self.refused(
+            "Pool.open_object", ValueError, "name is '.udc00', which cannot be", lambda: pool.open_object("\udc00")
+        )
         pool.delete_object("o")
+
+    def metadata(self, draft: Any) -> None:
+        """Set metadata of the draft of 'o'. ctypes would store a str as wide characters."""
+        draft["bytes"] = b"b"
+        draft["array"] = bytearray(b"a")
+        for key, value, raised, text in (
+            ("k", 5, TypeError, "the value of 'k' of object 'o' is 5, which is not bytes"),
+            ("k", "s", TypeError, "the value of 'k' of object 'o' is 's', which is not bytes"),
+            (5, b"", TypeError, "a key of object 'o' is 5, which is not a str"),
+            ("k\0", b"", ValueError, r"a key of object 'o' is 'k\\x00', which contains NUL"),
+            ("", b"", gpool.Error, "cannot set '' of object 'o': the key has 0 bytes; it must have 1 to 1023"),
+        ):
+            self.refused("Object", raised, text, functools.partial(draft.__setitem__, key, value))
+        self.refused("Object", TypeError, "a key of object 'o' is 5, which is not a str", lambda: draft[5])
+
+    def test_roles_of_another_pool(self) -> None:
+        """The C library reads only name and token of a role, so the agent would refuse it at the publication."""
+        text = "cannot use a role: it belongs to another pool"
+        with self.agent.pool() as other, other.acquire_role("r") as role:
+            self.refused("Pool.create_object", gpool.Error, text, lambda: self.pool.create_object("o", role=role))
+            self.refused("Pool.open_object", gpool.Error, text, lambda: self.pool.open_object("o", role=role))
+            other.create_object("o", role=role).close()
 
     def test_ranges(self) -> None:
         pool = self.pool
@@ -219,7 +264,13 @@ class Refusals(AgentTest):
             f"^[^:]*: {PAGE << 31} bytes of addresses are needed; a process can have at most",
             lambda: pool.reserve_range(2**31),
         )
+        self.refused("Pool.create_range", OverflowError, "from 1 to 64, the pages", lambda: pool.create_range(-1))
+        self.refused("Pool.reserve_range", OverflowError, "from 1 to 4294967295", lambda: pool.reserve_range(-1))
+        with pool.reserve_range(65) as elastic:
+            large = "cannot commit 65 pages: 65 pages are needed; the pool has 64 pages"
+            self.refused("Range.commit", gpool.NoRoom, large, lambda: elastic.commit(0, 65))
         with pool.reserve_range(4) as elastic:
+            self.refused("Range.commit", gpool.Error, "count must be at least 1", lambda: elastic.commit(0, 0))
             outside = "first is 3 and count is 2; the range has 4 pages"
             self.refused("Range.commit", gpool.Error, outside, lambda: elastic.commit(3, 2))
             self.refused("Range.decommit", gpool.Error, outside, lambda: elastic.decommit(3, 2))
@@ -239,7 +290,14 @@ class Refusals(AgentTest):
             self.refused(
                 "SlicedRange.shrink", TypeError, "after is 5, which is not a Fence", lambda: sliced.shrink(0, 5)
             )
+            for name, call in (("SlicedRange.grow", sliced.grow), ("SlicedRange.shrink", sliced.shrink)):
+                limits = "blocks is -1; it must be from 0 to 2"
+                self.refused(name, OverflowError, limits, functools.partial(call, -1))
+            self.refused("SlicedRange.shrink", gpool.Error, "blocks is 3; .* at most 2", lambda: sliced.shrink(3))
             self.refused("SlicedRange.view", IndexError, "9", lambda: sliced.view(9))
+        with pool.create_sliced_range(4, 40) as sliced:
+            large = "cannot grow a sliced range to 30 blocks: 120 pages are needed; the pool has 64 pages"
+            self.refused("SlicedRange.grow", gpool.NoRoom, large, lambda: sliced.grow(30))
 
     def test_caches(self) -> None:
         pool = self.pool
@@ -260,6 +318,11 @@ class Refusals(AgentTest):
                 "model has 33 bytes; the maximum is 32",
                 lambda: make(model=b"m" * 33),
             )
+            with pool.stream(host_signaled=True) as timeline:
+                text = f"stream {timeline.number} is host-signaled and cannot execute work"
+                self.refused(
+                    "Pool.create_kv_cache", gpool.Error, text, lambda: pool.create_kv_cache(2, 2, 16, timeline)
+                )
             with make() as cache, make(prefixes=True) as second:
                 self.caches(cache)
                 self.prefixes(cache, second)
@@ -356,7 +419,37 @@ class Refusals(AgentTest):
                 "is a int, which has neither DLPack",
                 lambda: adapters.register_arrays("a", {"w": 5}, {}),
             )
+            for config, raised, text in (
+                (None, TypeError, "config is None, which is neither a str nor a mapping"),
+                ({"r": b""}, TypeError, "config cannot be encoded as JSON: "),
+                ("{\0}", ValueError, "config is .*, which contains NUL"),
+            ):
+                self.refused(
+                    "Adapters.register_buffer",
+                    raised,
+                    text,
+                    functools.partial(adapters.register_buffer, "y", b"abc", config),
+                )
+            self.refused(
+                "Adapters.register_buffer",
+                TypeError,
+                "weights is 5, which has no contiguous buffer",
+                lambda: adapters.register_buffer("y", 5, {}),
+            )
+            self.refused(
+                "Adapters.register_arrays",
+                TypeError,
+                "arrays is 5, which is not a mapping",
+                lambda: adapters.register_arrays("y", 5, {}),
+            )
+            self.refused("Adapters.find", TypeError, "name is 5, which is not a str", lambda: adapters.find(5))
+            self.refused(
+                "Adapters.register", TypeError, "folder is 5, which is not a str", lambda: adapters.register("y", 5)
+            )
             adapter = adapters.register("plain", str(PLAIN))
+            self.refused(
+                "Adapter.restrict", TypeError, "tenants is 'x', which is not a seq", lambda: adapter.restrict("x")
+            )
             self.refused("Adapter.restrict", gpool.Error, "0 tenants; there must be", lambda: adapter.restrict([]))
             self.refused("Adapter.acquire", gpool.TimedOut, "'plain' is being loaded", lambda: adapter.acquire(0))
             with adapter.acquire() as acquired:

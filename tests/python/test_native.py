@@ -44,14 +44,11 @@ class Arguments(AgentTest):
     def test_numbers_that_c_cannot_hold(self) -> None:
         alloc: Any = self.pool.alloc
         for call, text in (
-            (lambda: alloc(-1), "page_count is -1; it must be from 0 to 4294967295"),
-            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it must be from 0 to 4294967295"),
-            (lambda: alloc(1 << 70), "it must be from 0 to 4294967295"),
+            (lambda: alloc(-1), "page_count is -1; it must be from 1 to 64, the pages of the pool"),
+            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it must be from 1 to 64, the pages of the pool"),
+            (lambda: alloc(1 << 70), "it must be from 1 to 64, the pages of the pool"),
             (lambda: alloc(1, owner_id=1 << 64), "owner_id is 18446744073709551616"),
-            (
-                lambda: alloc(1, timeout_ms=1 << 31),
-                "timeout_ms is 2147483648; it must be from -2147483648 to 2147483647",
-            ),
+            (lambda: alloc(1, timeout_ms=1 << 31), "timeout_ms is 2147483648; it must be from -1 to 2147483647"),
         ):
             with self.subTest(text), self.assertRaises(OverflowError) as caught:
                 call()
@@ -121,16 +118,45 @@ class Arguments(AgentTest):
     def test_other_types(self) -> None:
         """Arguments of a wrong type or length are refused, and the error names them."""
         pool: Any = self.pool
+        stream = pool.stream()
+        cache = pool.create_kv_cache(1, 1, 64, stream)
+        block, sliced, elastic = pool.alloc(1), pool.create_sliced_range(1, 1), pool.reserve_range(1)
         for call, kind, text in (
-            (lambda: pool.open_object(b"a"), TypeError, "b'a' is not a str"),
-            (lambda: pool.find_objects("abc"), TypeError, "names is the str 'abc'; it must be a sequence of names"),
-            (lambda: pool.find_objects(["a", 1]), TypeError, "1 is not a str"),
+            (lambda: pool.open_object(b"a"), TypeError, "name is b'a', which is not a str"),
+            (lambda: pool.find_objects("abc"), TypeError, "names is 'abc', which is not a sequence"),
+            (lambda: pool.find_objects(["a", 1]), TypeError, "names[1] is 1, which is not a str"),
             (lambda: pool.create_kv_cache(1, 1, 64, None), TypeError, "stream is None, not a Stream"),
             (lambda: pool.adapters(salt=(1,)), ValueError, "salt has 1 numbers; it must have 2"),
+            (lambda: pool.adapters(salt=5), TypeError, "salt is 5, which is not a tuple of 2 numbers"),
+            (lambda: pool.adapters(warm=5), TypeError, "warm is 5, which is not a Pool"),
+            (lambda: pool.adapters(5), TypeError, "cache_dir is 5, which is not a str"),
+            (lambda: pool.fence_import("x" * 128), TypeError, "exported is 'xxxxxxxxxxxx...xxxxxxxxxxxxx', which is "),
+            (lambda: pool.create_object("o", role=5), TypeError, "role is 5, which is not a Role"),
+            (lambda: pool.open_object("o", role="r"), TypeError, "role is 'r', which is not a Role"),
+            (lambda: pool.create_kv_cache(1, 1, 64, stream, model="m"), TypeError, "model is 'm', which is not bytes"),
+            (lambda: gpool.KvGroup([5], 16), TypeError, "caches[0] is 5, which is neither a KvCache nor a function"),
+            (lambda: gpool.KvGroup(5, 16), TypeError, "caches is 5, which is not a sequence"),
+            (lambda: cache.copy_blocks(5), TypeError, "pairs is 5, which is not a sequence"),
+            (lambda: cache.copy_blocks([(1,)]), TypeError, "pairs[0] is (1,), which is not a pair (from, to)"),
+            (lambda: cache.can_batch(["x"]), TypeError, "tokens must be integers from 0 to 4294967295: "),
+            (lambda: cache.can_batch([-1]), OverflowError, "tokens must be integers from 0 to 4294967295: "),
+            (lambda: cache.execute("x" * 144), TypeError, "order is 'xxxxxxxxxxxx...xxxxxxxxxxxxx', which is not byt"),
+            (lambda: cache.prefix_find(5), TypeError, "prefix is 5, which is not a KvPrefix"),
+            (lambda: cache.grow(1, policy=5), TypeError, "policy is 5, which is not a function"),
+            (lambda: gpool.KvQuantError.of_writes("x"), TypeError, "data is 'x', which is not bytes"),
+            (lambda: self.agent.pool(log=5), TypeError, "log is 5, which is not a function"),
+            (lambda: block.view().write(5), TypeError, "data is 5, which is not bytes"),
+            (lambda: block.view().write(b"", "x"), TypeError, "offset is 'x', which is not an integer"),
+            (lambda: block.view().read("x"), TypeError, "offset is 'x', which is not an integer"),
+            (lambda: sliced.view("x"), TypeError, "index is 'x', which is not an integer"),
+            (lambda: elastic.publish(0, 1, "o", key="k", value="v"), TypeError, "value is 'v', which is not bytes"),
+            (lambda: elastic.publish(0, 1, "o", key=5), TypeError, "key is 5, which is not a str"),
+            (lambda: elastic.publish(0, 1, "o", follows=5), TypeError, "follows is 5, which is not an Object"),
         ):
             with self.subTest(text), self.assertRaises(kind) as caught:
                 call()
             self.assertIn(text, str(caught.exception))
+        block.free()
 
     def test_flags(self) -> None:
         flags = ("first_fit", "critical", "contiguous", "spill")

@@ -77,7 +77,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
             draft.alloc(1)
             array = array_of(draft.view())
             array[:] = 7
-            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
+            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exists; delete"):
                 draft.publish()
             del array
             draft.publish()
@@ -221,7 +221,7 @@ class Ranges(ObjectTest):
         kept, dropped = self.pool.create_range(3), self.pool.create_range(1, Class.EPHEMERAL)
         array = array_of(kept.view("uint16"))
         array[:] = 0x600D
-        with self.assertRaisesRegex(gpool.Busy, "cannot put to sleep a range"):
+        with self.assertRaisesRegex(gpool.Busy, "cannot put a range to sleep: 1 view of its memory exists"):
             self.pool.sleep()
         del array
         self.pool.sleep()
@@ -302,7 +302,7 @@ class RangeObjects(ObjectTest):
             self.assertLessEqual(self.pool.stats().leased_pages, used)
         self.assertEqual(self.range.page_state(1), gpool.PageState.HOLE)
         self.range.decommit(0, 1)
-        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
+        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exists; delete"):
             self.range.close()
         del sparse
 

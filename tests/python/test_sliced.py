@@ -52,7 +52,7 @@ class SlicedRanges(AgentTest):
             sliced.view(1, shape=2 * PAGE + 1)
         view = sliced.view(1, shape=2 * PAGE)
         for call in (lambda: sliced.shrink(0), sliced.close, self.pool.sleep):
-            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exist"):
+            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory exists; delete"):
                 call()
         del view
         sliced.close()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,21 +65,23 @@ class Instruction:
     name: str
     operands: str
 
-    @property
+    @cached_property
     def wide_load(self) -> bool:
         """True for a load of 128 bits from device memory to registers."""
         return self.name.startswith(("LDG.", "LD.")) and ".128" in self.name
 
-    @property
+    @cached_property
     def wide_copy(self) -> bool:
         """True for an asynchronous copy of 128 bits from device memory to shared memory."""
         return self.name.startswith("LDGSTS.") and ".128" in self.name
 
-    @property
+    @cached_property
     def jumps_to(self) -> int | None:
         """The address to which it jumps, if it is a jump to a constant address."""
+        if not self.name.startswith("BRA"):
+            return None
         found = re.fullmatch(r"(?:\w+, )*(?:`?\(?)0x([0-9a-f]+)\)?\s*", self.operands)
-        return int(found[1], 16) if found and self.name.startswith("BRA") else None
+        return int(found[1], 16) if found else None
 
 
 @dataclass
@@ -96,12 +99,13 @@ def codes(tool: str, image: Path) -> list[Code]:
     found: list[Code] = []
     arch = ""
     for line in listing.splitlines():
-        if match := re.search(r"code for (sm_\w+)", line):
+        if ";" in line:
+            if match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*([^;]*);", line):
+                found[-1].instructions.append(Instruction(int(match[1], 16), match[2], match[3]))
+        elif match := re.search(r"code for (sm_\w+)", line):
             arch = match[1]
         elif match := re.search(r"Function : (\w+)", line):
             found.append(Code(arch, match[1]))
-        elif match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*([^;]*);", line):
-            found[-1].instructions.append(Instruction(int(match[1], 16), match[2], match[3]))
     return found
 
 
@@ -135,11 +139,12 @@ def in_flight(instructions: list[Instruction]) -> int:
             left = int(each.operands.split(",")[1], 16)
             groups = groups[-left:] if left else []
         else:
-            used = [int(number) for number in re.findall(r"\bR(\d+)", each.operands)]
-            last = max((i for i, held in enumerate(registers) if any(r in held for r in used)), default=-1)
-            registers = registers[last + 1 :]
-            if each.wide_load and used:
-                registers.append(range(used[0], used[0] + 4))
+            if registers or each.wide_load:
+                used = [int(number) for number in re.findall(r"\bR(\d+)", each.operands)]
+                last = max((i for i, held in enumerate(registers) if any(r in held for r in used)), default=-1)
+                registers = registers[last + 1 :]
+                if each.wide_load and used:
+                    registers.append(range(used[0], used[0] + 4))
             back = each.jumps_to is not None and each.jumps_to <= each.address
             if back or each.name.startswith(("EXIT", "RET", "CALL")):
                 registers = []

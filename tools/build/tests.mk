@@ -31,8 +31,8 @@ check-headers: ## check that gpool.h compiles in C and C++
 stress: need-test-deps ## run the stress tests for SECONDS= (600) with SEED=
 	+$(Q)MAKE='$(MAKE)' SEED='$(SEED)' STRESS_SECONDS=$(or $(SECONDS),600) tests/run stress
 
-fuzz: need-test-deps ## run each fuzz program for SECONDS= (600)
-	+$(Q)MAKE='$(MAKE)' FUZZ_SECONDS=$(or $(SECONDS),600) tests/run fuzz
+fuzz: need-test-deps ## run each fuzz program for SECONDS= (600) with SEED=
+	+$(Q)MAKE='$(MAKE)' SEED='$(SEED)' FUZZ_SECONDS=$(or $(SECONDS),600) tests/run fuzz
 
 debug: need-test-deps ## build with assertions and run the tests of modules that have them
 	$(run_tests) debug

@@ -32,7 +32,7 @@ static int path_make(const struct adapter *adapter, int which, char *path, struc
 
 static int file_open(const struct adapter *adapter, int which, struct reason *reason)
 {
-	char path[PATH_ROOM];
+	char path[PATH_ROOM], text[REASON_PATH_BYTES];
 	int fd;
 
 	if (!adapter->folder) {
@@ -50,7 +50,7 @@ static int file_open(const struct adapter *adapter, int which, struct reason *re
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0) {
 		fd = errno == ENFILE ? -EMFILE : -errno;
-		refuse(reason, "cannot open %.180s: %s", path, strerror(errno));
+		refuse(reason, "cannot open %s: %s", refuse_path(path, text), strerror(errno));
 	}
 	return fd;
 }
@@ -69,6 +69,13 @@ static int files_open(const struct adapter *adapter, int fds[2], struct reason *
 	fds[0] = config;
 	fds[1] = weights;
 	return 0;
+}
+
+int adapter_refuse(const struct adapter *adapter, int error, struct reason *reason)
+{
+	if (error && adapter->folder)
+		refuse_in_folder(reason, adapter->folder);
+	return error;
 }
 
 void files_close(struct lora_files *files)
@@ -92,15 +99,16 @@ static const char *changed_file(const struct cold_source *before, const struct c
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason)
 {
 	struct cold_source source;
+	char text[REASON_PATH_BYTES];
 	int error;
 
 	if (!adapter->folder)
 		return 0;
-	error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
+	error = adapter_refuse(adapter, cold_source_of(files->fds[0], files->fds[1], &source, reason), reason);
 	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
 		error = refuse(reason,
-			"%s in '%.100s' has changed since the adapter was registered; register the adapter again",
-			changed_file(&adapter->source, &source), adapter->folder);
+			"%s in '%s' has changed since the adapter was registered; register the adapter again",
+			changed_file(&adapter->source, &source), refuse_path(adapter->folder, text));
 	return error;
 }
 
@@ -113,7 +121,7 @@ int adapter_files(struct adapter *adapter, struct lora_files *files, struct reas
 		return error;
 	error = adapter_unchanged(adapter, files, reason);
 	if (!error)
-		error = peft_read(files->fds[0], files->fds[1], &files->peft, reason);
+		error = adapter_refuse(adapter, peft_read(files->fds[0], files->fds[1], &files->peft, reason), reason);
 	if (error) {
 		close(files->fds[0]);
 		close(files->fds[1]);
@@ -140,7 +148,7 @@ static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2
 {
 	memset(stamps, 0, 2 * sizeof(*stamps));
 	for (int i = 0; i < 2 && adapter->folder; i++) {
-		char path[PATH_ROOM];
+		char path[PATH_ROOM], text[REASON_PATH_BYTES];
 		struct stat status;
 
 		if (path_make(adapter, i, path, reason))
@@ -148,7 +156,7 @@ static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2
 		if (stat(path, &status)) {
 			int error = -errno;
 
-			refuse(reason, "cannot open %.180s: %s", path, strerror(-error));
+			refuse(reason, "cannot open %s: %s", refuse_path(path, text), strerror(-error));
 			return error;
 		}
 		stamps[i] = stamp_of(&status);
@@ -224,6 +232,7 @@ static int adapter_read(struct adapter *adapter, struct reason *reason)
 		error = targets_keep(adapter, &files.peft);
 		peft_free(&files.peft);
 	}
+	adapter_refuse(adapter, error, reason);
 	close(files.fds[0]);
 	close(files.fds[1]);
 	return error;

@@ -91,6 +91,11 @@ int adapter_files(struct adapter *adapter, struct lora_files *files, struct reas
  * -ENOMEM.
  */
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason);
+/*
+ * adapter_refuse() - Insert the folder of the adapter, if it has one, into the reason of an error of its files. Return:
+ * error.
+ */
+int adapter_refuse(const struct adapter *adapter, int error, struct reason *reason);
 void files_close(struct lora_files *files);
 
 /*

@@ -27,6 +27,46 @@ void refuse_in(struct reason *reason, const char *file)
 	snprintf(reason->text, sizeof(reason->text), "%.60s: %.190s", file, said.text);
 }
 
+/* Copy the path, or "..." and its end if it has more than `most` bytes. */
+static const char *path_shorten(const char *path, size_t most, char *text)
+{
+	size_t length = strlen(path);
+
+	if (length <= most)
+		snprintf(text, most + 1, "%s", path);
+	else
+		snprintf(text, most + 1, "...%s", path + length - (most - 3));
+	return text;
+}
+
+const char *refuse_path(const char *path, char *text)
+{
+	return path_shorten(path, REASON_PATH_BYTES - 1, text);
+}
+
+void refuse_in_folder(struct reason *reason, const char *folder)
+{
+	enum {
+		FOLDER_LEAST = 100,
+		SEPARATOR = 2
+	}; /* chosen: a long reason is cut rather than this much of the folder */
+	struct reason said;
+	char text[REASON_BYTES];
+	size_t length, most;
+
+	if (!reason || !reason->text[0])
+		return;
+	said = *reason;
+	length = strlen(said.text);
+	most = length + SEPARATOR + FOLDER_LEAST < sizeof(said.text) ? sizeof(said.text) - 1 - SEPARATOR - length
+								     : FOLDER_LEAST;
+	path_shorten(folder, most, text);
+	strcat(text, strncmp(said.text, "adapter_", 8) ? ": " : "/");
+	length = strlen(text);
+	snprintf(reason->text, sizeof(reason->text), "%.*s%.*s", (int)length, text,
+		(int)(sizeof(reason->text) - 1 - length), said.text);
+}
+
 /* Printable ASCII is copied unchanged. Other bytes become \xNN, so that a name cannot contain terminal sequences. */
 const char *refuse_name(const char *name, char *text)
 {

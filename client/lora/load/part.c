@@ -45,12 +45,12 @@ static int peft_open(struct lora_load *load)
 	if (error)
 		return error;
 	error = convert_open(&load->files.peft, &load->adapter->layout, load->files.fds[1], &convert, &load->reason);
-	if (error)
-		return error;
-	error = adapter_form(load->lora, load->adapter, &convert, &load->reason);
-	load->form = load->adapter->form;
-	convert_close(&convert);
-	return error;
+	if (!error) {
+		error = adapter_form(load->lora, load->adapter, &convert, &load->reason);
+		load->form = load->adapter->form;
+		convert_close(&convert);
+	}
+	return adapter_refuse(load->adapter, error, &load->reason);
 }
 
 /* Make the form of a page in int8, which the GPU expands. Return: as sink_expand(). */
@@ -94,12 +94,13 @@ static int peft_part(
 	int error = convert_open(&load->files.peft, &load->adapter->layout, load->files.fds[1], &convert, reason);
 
 	if (error)
-		return error;
+		return adapter_refuse(load->adapter, error, reason);
 	error = room_have(loader, sink.page_bytes, 0);
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
 		if (!load->done[page])
 			error = peft_page(load, &convert, page, &sink, reason);
 	convert_close(&convert);
+	adapter_refuse(load->adapter, error, reason);
 	return sink_end(&sink, error);
 }
 

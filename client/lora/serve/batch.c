@@ -42,7 +42,7 @@ static int options_check(struct gpool *pool, const struct gpool_lora_batch_optio
 				numbers[i].least, numbers[i].most);
 	if (!options->targets)
 		return fail(-EINVAL, "targets is NULL");
-	return stream_can_wait(pool, options->stream) ? 0 : fail_stream(options->stream);
+	return stream_check(pool, options->stream);
 }
 
 static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_target *targets, uint32_t count)
@@ -582,8 +582,8 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	if (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1)
 		return fail(-EINVAL, "layer is %d; the batch has %u layers, and for target '%s', layer must be %s",
 			layer, batch->layers, found->name, found->in_layers ? "one of them" : "-1");
-	if (unlikely(!stream_can_wait(batch->lora->pool, stream)))
-		return fail_stream(stream);
+	if (unlikely(stream_check(batch->lora->pool, stream)))
+		return -EINVAL;
 	if (unlikely(batch->torn))
 		return fail(-EIO, "the last gpool_lora_batch_set() failed while it wrote to the device; call it again");
 	args = args_of(batch, found, found->place + (found->in_layers ? (uint32_t)layer : 0));

@@ -27,13 +27,26 @@ def _limits(kind: Any) -> Optional[Tuple[int, int]]:
     return (-1 << bits - 1, (1 << bits - 1) - 1) if kind(-1).value < 0 else (0, (1 << bits) - 1)
 
 
-def _check(name: str, value: Any, limits: Tuple[int, int]) -> None:
+def _check(name: str, value: Any, limits: Tuple[int, int], valid: str = "") -> None:
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}, which is not an integer") from None
     if not limits[0] <= number <= limits[1]:
-        raise OverflowError(f"{name} is {number}; it must be from {limits[0]} to {limits[1]}")
+        least = -1 if name == "timeout_ms" else limits[0]  # of the numbers that C can hold, -1 is the least valid one
+        raise OverflowError(f"{name} is {number}; it must be {valid or f'from {least} to {limits[1]}'}")
+
+
+def check_count(name: str, value: Any, valid: str) -> None:
+    """Raise OverflowError for a number that a uint32 of C cannot hold, TypeError for no integer. The C library refuses
+    other numbers. valid: the valid ones, such as "from 1 to 64, the pages of the pool".
+    """
+    _check(name, value, (0, 2**32 - 1), valid)
+
+
+def check_pages(page_count: Any, most: int) -> None:
+    """Call check_count() for a number of pages; most: the pages of the pool. Raises as check_count()."""
+    check_count("page_count", page_count, f"from 1 to {most}, the pages of the pool")
 
 
 @functools.lru_cache(maxsize=None)
@@ -61,6 +74,9 @@ class Structure(ctypes.Structure):
         of_array = _arrays(type(self)).get(name)
         if of_array:
             length, limits = of_array
+            value = tuple(value) if isinstance(value, list) else value
+            if not isinstance(value, (tuple, ctypes.Array)):
+                raise TypeError(f"{name} is {value!r}, which is not a tuple of {length} numbers")
             if len(value) != length:
                 raise ValueError(f"{name} has {len(value)} numbers; it must have {length}")
             for number in value:

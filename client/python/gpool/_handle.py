@@ -84,14 +84,14 @@ class Handle(_native.Guard):
         check(code, f"{verb} {self.what}")
 
     def refuse_views(self, verb: str) -> None:
-        """Raise Busy if there are views. Raises Busy."""
+        """Raise Busy if there are views. verb: the operation, in which {} is replaced by the object, if present. Raises
+        Busy.
+        """
         views = self.views
         if views:
-            raise Busy(
-                errno.EBUSY,
-                f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory exist; "
-                "delete the arrays and tensors first",
-            )
+            what = verb.format(self.what) if "{}" in verb else f"{verb} {self.what}"
+            exist = "1 view of its memory exists" if views == 1 else f"{views} views of its memory exist"
+            raise Busy(errno.EBUSY, f"cannot {what}: {exist}; delete the arrays and tensors first")
 
     def _refuse(self, code: int) -> NoReturn:
         """Raise the exception for a call or view that cannot begin."""

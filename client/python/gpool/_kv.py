@@ -14,6 +14,7 @@ from ._dtype import dtype_of
 from ._errors import Busy, Preempted, check, error
 from ._handle import Closing, Handle
 from ._library import library
+from ._text import c_bytes, sequence
 from ._view import Addresses, View
 from ._wait import waiting
 
@@ -150,7 +151,7 @@ class KvQuantError(NamedTuple):
     @classmethod
     def of_writes(cls, data: Any) -> KvQuantError:
         """Return the loss from the 24 bytes to which KvCache.write() has added. data: bytes, or another buffer."""
-        sums = _abi.gpool_kv_write_error.from_buffer_copy(data)
+        sums = _abi.gpool_kv_write_error.from_buffer_copy(c_bytes(data, "data"))
         relative = (sums.error_squares / sums.squares) ** 0.5 if sums.squares else 0.0
         return cls(sums.max_error, relative)
 
@@ -376,7 +377,7 @@ class KvCache(_native.KvCache, Closing):
         """
         limits = _abi.gpool_kv_batch(ctypes.sizeof(_abi.gpool_kv_batch), max_sequences, max_tokens)
         need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
-        numbers = ids_of(tokens)
+        numbers = ids_of(tokens, "tokens")
         result = self._call(
             library().gpool_kv_can_batch,
             numbers,
@@ -466,7 +467,7 @@ class KvCache(_native.KvCache, Closing):
 
         Raises NoRoom; Error with EALREADY (the sequence is running), EIO (its content cannot be restored now, and is
         kept), ENODATA (its content is lost). After an exception raised by a signal handler, sequence_info() returns
-        whether it is running.
+        whether it is running. A handler must not use the pool, nor wait for a thread that uses the cache.
         """
         with self.handle as pointer:
             self._check(waiting(-1, library().gpool_kv_resume, pointer, sequence), "resume a sequence")
@@ -543,11 +544,13 @@ class KvCache(_native.KvCache, Closing):
             self._check(waiting(-1, library().gpool_kv_sync, pointer), "copy the tables")
 
     def copy_blocks(self, pairs: Sequence[Tuple[int, int]]) -> None:
-        """Queue copies of blocks (from, to) in the given order, on the cache's stream.
+        """Queue copies of blocks (from, to), any number of them in the given order, on the cache's stream.
 
-        Raises Error with EINVAL: a block is not in use, or a destination is shared or published.
+        Raises Error with EINVAL: a block does not exist or is not in use, or a destination is shared or published;
+        TypeError.
         """
-        listed = (_abi.gpool_kv_pair * len(pairs))(*[_abi.gpool_kv_pair(*pair) for pair in pairs])
+        pairs = sequence(pairs, "pairs")
+        listed = (_abi.gpool_kv_pair * len(pairs))(*[pair_of(at, pair) for at, pair in enumerate(pairs)])
         self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {len(pairs)} blocks")
 
     def compact(self, blocks: int) -> int:
@@ -566,6 +569,7 @@ class KvCache(_native.KvCache, Closing):
         resumed sequence. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
         version of the library. Errors of the call that was ordered are in the answer.
         """
+        order = c_bytes(order, "order")
         if len(order) != ctypes.sizeof(_abi.gpool_kv_order):
             raise ValueError(f"an order has {ctypes.sizeof(_abi.gpool_kv_order)} bytes, not {len(order)}")
         filled = _abi.gpool_kv_order.from_buffer_copy(order)
@@ -725,6 +729,8 @@ def grow(
 
     Raises what the call raises, and what the policy raises.
     """
+    if policy is not None and not callable(policy):
+        raise TypeError(f"policy is {policy!r}, which is not a function")
     raised: List[BaseException] = []
 
     def choose(_context: Any, growing: int, victim: Any) -> int:
@@ -755,6 +761,15 @@ def offload_flags(to_pool: bool, int8: bool) -> int:
     return (_abi.GPOOL_KV_OFFLOAD_POOL if to_pool else 0) | (_abi.GPOOL_KV_OFFLOAD_INT8 if int8 else 0)
 
 
+def pair_of(at: int, pair: Tuple[int, int]) -> _abi.gpool_kv_pair:
+    """Return a copy between blocks as a struct of the C library. Raises TypeError; OverflowError."""
+    try:
+        source, target = pair
+    except (TypeError, ValueError):
+        raise TypeError(f"pairs[{at}] is {pair!r}, which is not a pair (from, to)") from None
+    return _abi.gpool_kv_pair(source, target)
+
+
 def need_of(filled: _abi.gpool_kv_need) -> KvNeed:
     """Return the numbers of a struct of the C library."""
     return KvNeed(filled.needed_blocks, filled.available_blocks, filled.free_blocks, filled.watermark_blocks)
@@ -774,15 +789,20 @@ def request_of(
     )
 
 
-def ids_of(numbers: Iterable[int]) -> Any:
-    """Return numbers as an array of uint32 of C. Raises OverflowError; TypeError."""
-    listed = array.array("I", numbers)
+def ids_of(numbers: Iterable[int], name: str) -> Any:
+    """Return numbers as an array of uint32 of C; name: that of the argument. Raises OverflowError; TypeError."""
+    try:
+        listed = array.array("I", numbers)
+    except (TypeError, OverflowError) as wrong:
+        raise type(wrong)(f"{name} must be integers from 0 to {2**32 - 1}: {wrong}") from None
     return (ctypes.c_uint32 * len(listed)).from_buffer(listed)
 
 
 def prefix_of(prefix: KvPrefix) -> Tuple[_abi.gpool_kv_prefix, Any]:
-    """Return a prefix as a struct of the C library, and the array to which it points."""
-    ids = ids_of(prefix.ids)
+    """Return a prefix as a struct of the C library, and the array to which it points. Raises as ids_of()."""
+    if not isinstance(prefix, KvPrefix):
+        raise TypeError(f"prefix is {prefix!r}, which is not a KvPrefix")
+    ids = ids_of(prefix.ids, "ids")
     return _abi.gpool_kv_prefix(
         size=ctypes.sizeof(_abi.gpool_kv_prefix),
         ids=ctypes.cast(ids, ctypes.POINTER(ctypes.c_uint32)),

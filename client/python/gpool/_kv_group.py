@@ -11,6 +11,7 @@ from ._errors import check
 from ._handle import Closing, Handle
 from ._kv import KvAdmission, KvCache, KvNeed, grow, need_of, refuse, request_of
 from ._library import library
+from ._text import sequence
 from ._wait import waiting
 
 
@@ -53,6 +54,9 @@ class KvGroup(Closing):
 
         Raises Error with EINVAL: the number of caches, one of them twice, or range_tokens; ENOMEM.
         """
+        for at, each in enumerate(sequence(caches, "caches")):
+            if not isinstance(each, KvCache) and not callable(each):
+                raise TypeError(f"caches[{at}] is {each!r}, which is neither a KvCache nor a function")
         self.caches: Tuple[KvCache, ...] = tuple(cache for cache in caches if isinstance(cache, KvCache))
         """those of this process"""
         self.failures: List[BaseException] = []

@@ -6,15 +6,16 @@ import contextlib
 import ctypes
 import enum
 import json
+import reprlib
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _native
 from ._arrays import HostArray, host_array
 from ._errors import check, error
 from ._handle import Closing, Handle
 from ._library import library
 from ._stream import c_fence
-from ._text import c_optional, c_text
+from ._text import c_optional, c_text, c_texts
 from ._wait import waiting
 
 if TYPE_CHECKING:
@@ -210,7 +211,9 @@ class Acquired:
         """
         filled = _abi.gpool_lora_weights()
         with self.adapter.adapters.handle as pointer:
-            result = library().gpool_lora_weights(pointer, self.adapter.id, layer, c_text(target), ctypes.byref(filled))
+            result = library().gpool_lora_weights(
+                pointer, self.adapter.id, layer, c_text(target, "target"), ctypes.byref(filled)
+            )
             check(result, f"find part '{target}' of layer {layer} of adapter '{self.adapter.name}'")
         return Weights(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
@@ -319,7 +322,7 @@ class Adapter:
         Raises Busy: it has been loaded; Error with EINVAL (no valid names, or the set is private), EPERM (the tenant of
         this session is not among them).
         """
-        names = (ctypes.c_char_p * len(tenants))(*map(c_text, tenants))
+        names = c_texts(tenants, "tenants")
         with self.adapters.handle as pointer:
             check(library().gpool_lora_restrict(pointer, self.id, names, len(tenants)), f"restrict '{self.name}'")
 
@@ -391,7 +394,7 @@ class Adapters(Closing):
             | (_abi.GPOOL_LORA_SHARE_PAGES if share_pages else 0),
             element=element,
             load_threads=load_threads,
-            cache_dir=c_optional(cache_dir),
+            cache_dir=c_optional(cache_dir, "cache_dir"),
             salt=salt,
             hot_adapters=hot_adapters,
             hot_bytes=hot_bytes,
@@ -399,6 +402,8 @@ class Adapters(Closing):
             warm_bytes=warm_bytes,
             idle_ms=idle_ms,
         )
+        if warm is not None and not isinstance(warm, _native.Pool):
+            raise TypeError(f"warm is {warm!r}, which is not a Pool")
         pointer = ctypes.c_void_p()
         with contextlib.ExitStack() as calls:
             attached = calls.enter_context(pool.handle)
@@ -424,7 +429,9 @@ class Adapters(Closing):
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.handle as pointer:
-            result = library().gpool_lora_register(pointer, c_text(name), c_text(folder), ctypes.byref(number), why)
+            result = library().gpool_lora_register(
+                pointer, c_text(name), c_text(folder, "folder"), ctypes.byref(number), why
+            )
             if result < 0:
                 raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
         return Adapter(self, name, number.value)
@@ -435,10 +442,13 @@ class Adapters(Closing):
         weights: content of adapter_model.safetensors, bytes or another object with a contiguous buffer; it is copied.
         config: content of adapter_config.json, as text or as a mapping.
         Raises as register(); Error with EMFILE: an adapter of this kind needs two file descriptors; TypeError: weights
-        has no buffer.
+        has no contiguous buffer, or config is of another type; ValueError: config cannot be encoded as JSON.
         Cost: copies the weights and reads them once.
         """
-        view = memoryview(weights).cast("B")
+        try:
+            view = memoryview(weights).cast("B")
+        except TypeError:
+            raise TypeError(f"weights is {reprlib.repr(weights)}, which has no contiguous buffer") from None
         if view.readonly and not isinstance(weights, bytes):
             weights = bytes(view)
         buffer: Any = weights if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(view)
@@ -456,6 +466,8 @@ class Adapters(Closing):
         array has not two dimensions, or is in the memory of a GPU.
         Cost: as register_buffer(); an array that is not contiguous is copied element by element.
         """
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays is {reprlib.repr(arrays)}, which is not a mapping")
         described = (_abi.gpool_lora_array * len(arrays))()
         owners = [host_array(array, f"array '{key}'") for key, array in arrays.items()]
         for filled, key, owner in zip(described, arrays, owners):
@@ -466,10 +478,10 @@ class Adapters(Closing):
 
     def _register(self, what: str, name: str, config: Config, data: Any, count: int) -> Adapter:
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
-        text = config if isinstance(config, str) else json.dumps(dict(config))
+        text = _json(config)
         with self.handle as pointer:
             result = getattr(library(), f"gpool_lora_register_{what}")(
-                pointer, c_text(name), c_text(text), data, count, ctypes.byref(number), why
+                pointer, c_text(name), c_text(text, "config"), data, count, ctypes.byref(number), why
             )
             if result < 0:
                 raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
@@ -494,13 +506,25 @@ class Adapters(Closing):
         return AdapterStats(*(getattr(filled, name) for name in AdapterStats._fields))
 
 
+def _json(config: Config) -> str:
+    """Return the content of adapter_config.json. Raises TypeError; ValueError."""
+    if isinstance(config, str):
+        return config
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config is {reprlib.repr(config)}, which is neither a str nor a mapping")
+    try:
+        return json.dumps(dict(config))
+    except (TypeError, ValueError) as wrong:
+        raise type(wrong)(f"config cannot be encoded as JSON: {wrong}") from None
+
+
 def _describe(filled: Any, key: str, array: HostArray) -> None:
     """Fill in a struct gpool_lora_array."""
     if len(array.shape) != 2:
         raise ValueError(f"array '{key}' has {len(array.shape)} dimensions; it must have 2")
     if array.dtype.name not in _ELEMENTS:
         raise TypeError(f"array '{key}' is of {array.dtype.name}; only {', '.join(_ELEMENTS)} are supported")
-    filled.name, filled.data = c_text(key), array.address
+    filled.name, filled.data = c_text(key, "the name of an array"), array.address
     filled.rows, filled.columns = array.shape
     filled.row_stride, filled.column_stride = array.strides
     filled.element = _ELEMENTS[array.dtype.name]

@@ -9,12 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
+from ._checked import check_pages
 from ._errors import Error, Stale, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._options import Usage, alloc_options
 from ._stream import c_fence
-from ._text import c_text
+from ._text import c_bytes, c_text
 from ._view import View, loan
 from ._wait import waiting
 
@@ -102,8 +103,8 @@ class Object(Closing):
             draft["scale"] = b"1.5"
             draft.publish()
 
-    A draft is not visible to other sessions, and is discarded when it is closed. Metadata values are bytes with text
-    keys; [], len(), `in` and iteration read the metadata of a published object.
+    A draft is not visible to other sessions, and is discarded when it is closed. The keys of metadata are str and the
+    values bytes; [], len(), `in` and iteration read the metadata of a published object.
 
     Threads: one at a time until publish(), then any.
     """
@@ -173,6 +174,7 @@ class Object(Closing):
         Raises as Pool.alloc(); Error with EINVAL: the object is published.
         """
         index = ctypes.c_uint32()
+        check_pages(page_count, self._pool.page_count)
         options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream, self._pool.handle)
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(
@@ -184,13 +186,20 @@ class Object(Closing):
     def __setitem__(self, key: str, value: bytes) -> None:
         """Set the metadata value of a key of 1 to 1,023 bytes. An object can have 64 MiB of metadata.
 
-        Raises Error with EINVAL (key, published), EFBIG (more than 64 MiB), ENOMEM.
+        value: bytes or another buffer. Encode a str, for example with value.encode().
+        Raises TypeError: the key is not a str, or the value has no buffer; ValueError: the key contains NUL; Error with
+        EINVAL (key, published), EFBIG (more than 64 MiB), ENOMEM.
         """
+        name = self._key(key)
+        content = c_bytes(value, f"the value of '{key}' of object '{self.name}'")
         with self.handle as pointer:
             check(
-                library().gpool_object_set(pointer, c_text(key), value, len(value)),
+                library().gpool_object_set(pointer, name, content, len(content)),
                 f"set '{key}' of object '{self.name}'",
             )
+
+    def _key(self, key: str) -> bytes:
+        return c_text(key, f"a key of object '{self.name}'")
 
     def publish(self) -> int:
         """Publish the draft in one step as the current version of its name, and return the version. The object remains
@@ -224,10 +233,11 @@ class Object(Closing):
         return info_of(filled)
 
     def __getitem__(self, key: str) -> bytes:
-        """Return the metadata value of a key. Raises KeyError; Error with EINVAL: not published."""
+        """Return the metadata value of a key. Raises KeyError; TypeError; Error with EINVAL: not published."""
         value, size = ctypes.c_void_p(), ctypes.c_size_t()
+        name = self._key(key)
         with self.handle as pointer:
-            result = library().gpool_object_get(pointer, c_text(key), ctypes.byref(value), ctypes.byref(size))
+            result = library().gpool_object_get(pointer, name, ctypes.byref(value), ctypes.byref(size))
             if result == -errno.ENOENT:
                 raise KeyError(key)
             check(result, f"get '{key}' of object '{self.name}'")

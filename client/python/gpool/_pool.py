@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
+from ._checked import check_count, check_pages
 from ._dtype import dtype_of
 from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
@@ -22,11 +23,12 @@ from ._lora import Adapters, Element
 from ._object import Object, ObjectClass, ObjectInfo, info_of
 from ._options import Usage
 from ._range import Range
-from ._role import Role, acquire
+from ._role import Role, acquire, refuse_role
 from ._scope import Scope
 from ._sliced import SlicedRange
 from ._stream import Fence, Stream, number_of
-from ._text import c_optional, c_text
+from ._text import c_bytes, c_optional, c_text, c_texts
+from ._view import integer
 from ._wait import in_another_thread, waiting
 
 
@@ -118,6 +120,8 @@ class Pool(_native.Pool, Closing):
         OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
         Cost: a few system calls and a round trip to the agent; pages are mapped at their first use.
         """
+        if log is not None and not callable(log):
+            raise TypeError(f"log is {log!r}, which is not a function")
         said: List[str] = []
 
         def hear(_: Any, level: int, line: bytes) -> None:
@@ -130,10 +134,10 @@ class Pool(_native.Pool, Closing):
         options = _abi.gpool_options(
             size=ctypes.sizeof(_abi.gpool_options),
             flags=(_abi.GPOOL_OPEN_OBSERVER if observer else 0) | (_abi.GPOOL_OPEN_ADMIN if admin else 0),
-            directory=c_optional(directory),
-            pool=c_optional(pool),
+            directory=c_optional(directory, "directory"),
+            pool=c_optional(pool, "pool"),
             name=c_optional(name),
-            tenant=c_optional(tenant),
+            tenant=c_optional(tenant, "tenant"),
             timeout_ms=timeout_ms,
             quota_bytes=quota_bytes,
             log=self._log,
@@ -207,6 +211,7 @@ class Pool(_native.Pool, Closing):
         Cost: mostly that of the interpreter; as alloc() if a new page is needed.
         """
         span = _abi.gpool_span()
+        check_count("nbytes", nbytes, f"from 1 to {self.page_bytes // 2}, half a page")
         with self.handle as pool:
             self.check_room(
                 pool, library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)), f"allocate {nbytes} bytes"
@@ -227,6 +232,7 @@ class Pool(_native.Pool, Closing):
         Cost: one request to the agent.
         """
         number = ctypes.c_uint64()
+        check_pages(page_count, self.page_count)
         with self.handle as pool:
             create, out = library().gpool_reservation_create, ctypes.byref(number)
             undo = lambda: library().gpool_reservation_release(pool, number)  # noqa: E731
@@ -321,9 +327,12 @@ class Pool(_native.Pool, Closing):
         to replace and delete it. role: leadership role that this process must hold when it publishes. expect_version:
         version that must be current at the publication; 0: no version may exist; None: any.
 
-        Raises Error with EINVAL (name), EPERM (observer or admin; a name that is reserved for the library), ENOMEM.
+        Raises Error with EINVAL (name; a role that was acquired by another pool), EPERM (observer or admin; a name that
+        is reserved for the library), ENOMEM.
         Cost: no request to the agent.
         """
+        if role is not None:
+            refuse_role(role, self.handle)
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
         options = _abi.gpool_object_options(
             size=ctypes.sizeof(_abi.gpool_object_options),
@@ -355,9 +364,12 @@ class Pool(_native.Pool, Closing):
         this requires the object's role.
 
         Raises NotFound; Stale: the role is no longer held; Busy: adopt, but the writer is still running; Error with
-        EPROTO (layout_hash), EACCES (private), EPERM (adopt with another role).
+        EPROTO (layout_hash), EACCES (private), EPERM (adopt with another role), EINVAL (adopt without role; a role that
+        was acquired by another pool).
         Cost: one request to the agent, a mapping for each page.
         """
+        if role is not None:
+            refuse_role(role, self.handle)
         options = _open_options(version, layout_hash, role, adopt)
         pointer = ctypes.c_void_p()
         with self.handle as pool:
@@ -400,9 +412,7 @@ class Pool(_native.Pool, Closing):
         Raises Error; TypeError: `names` is a str, or a name is not a str.
         Cost: a lookup in shared memory for each name, no request to the agent.
         """
-        if isinstance(names, str):
-            raise TypeError(f"names is the str {names!r}; it must be a sequence of names")
-        texts = (ctypes.c_char_p * len(names))(*[c_text(name) for name in names])
+        texts = c_texts(names, "names")
         with self.handle as pool:
             return check(library().gpool_object_find(pool, texts, len(names)), f"find {len(names)} objects")
 
@@ -425,6 +435,7 @@ class Pool(_native.Pool, Closing):
         Raises as alloc(); Asleep.
         Cost: as alloc(), and a map call for each handle.
         """
+        check_pages(page_count, self.page_count)
         return self._range(
             library().gpool_range_create, page_count, memory_class, usage, name, owner_id, timeout_ms, False
         )
@@ -447,6 +458,7 @@ class Pool(_native.Pool, Closing):
         Cost: no request to the agent.
         """
         flags = _abi.GPOOL_RANGE_ZERO if zero else 0
+        check_count("page_count", page_count, f"from 1 to {2**32 - 1}")
         return self._range(
             library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True, flags
         )
@@ -573,6 +585,7 @@ class Pool(_native.Pool, Closing):
         Cost: no request to the agent.
         """
         element = dtype_of(dtype)
+        model = c_bytes(model, "model")
         if len(model) > 32:
             raise ValueError(f"model has {len(model)} bytes; the maximum is 32")
         if int8 and element.name not in ("float16", "bfloat16"):
@@ -618,7 +631,7 @@ class Pool(_native.Pool, Closing):
         Cost: an unmap call for each range, one request to the agent; the time to save the content.
         """
         for made in list(self._ranges):
-            made.handle.refuse_views("put to sleep")
+            made.handle.refuse_views("put {} to sleep")
         with self.handle as pool:
             check(waiting(-1, library().gpool_sleep, pool, 0), "go to sleep")
 
@@ -626,7 +639,8 @@ class Pool(_native.Pool, Closing):
         """Commit pages for all ranges again, at the same addresses and with their content. On failure the session
         remains asleep.
 
-        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
+        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit. A signal handler that runs
+        during the wait must not use the pool, nor wait for a thread that creates, closes or describes a range.
         Raises NoRoom; Stale: content is lost; Error with EIO (spilled content cannot be read now; it is kept), ENOMEM.
         Cost: three requests to the agent, a mapping for each handle; the time to restore the content.
         """
@@ -751,6 +765,8 @@ class Pool(_native.Pool, Closing):
         (driver).
         Cost: a driver call.
         """
+        if native is not None:
+            native = integer(native, "native")  # ctypes would pass the address of a str
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:
@@ -764,9 +780,10 @@ class Pool(_native.Pool, Closing):
         needed.
 
         Raises Error with ESRCH (that process has died), EINVAL (not an exported fence), EACCES, EUSERS, EOPNOTSUPP,
-        EIO; AgentGone; ValueError: not 128 bytes.
+        EIO; AgentGone; ValueError: not 128 bytes; TypeError: no bytes or other buffer.
         Cost: a few loads; for the first fence of a process, one request to the agent and a mapping.
         """
+        exported = c_bytes(exported, "exported")
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):
             raise ValueError(f"an exported fence has 128 bytes, not {len(exported)}")
         handle, fence = _abi.gpool_fence_handle.from_buffer_copy(exported), _abi.gpool_fence()

@@ -12,7 +12,7 @@ from ._errors import Asleep, Error, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._object import Object, ObjectClass
-from ._text import c_text
+from ._text import c_bytes, c_optional, c_text
 from ._view import View, loan
 
 if TYPE_CHECKING:
@@ -182,17 +182,20 @@ class Range(_native.Range, Closing):
         The pages stay at their addresses and are read-only in all processes; work that writes them must have finished.
         Other processes map them with map(). The agent may evict the object while it is not pinned.
 
-        key, value: metadata of the object. private: refuse sessions of other tenants. follows: open object that is to
-        be evicted after this one.
+        key, value: metadata of the object, a str and bytes or another buffer. private: refuse sessions of other
+        tenants. follows: open object that is to be evicted after this one.
         Raises Stale: an object of this name exists; Busy: a view exists, or queued GPU work could write the pages;
         Asleep; NoRoom; Error with EINVAL: a page is not committed; EPERM.
         Cost: one request to the agent.
         """
         self.handle.refuse_views("publish pages of")
+        value = c_bytes(value, "value")
+        if follows is not None and not isinstance(follows, Object):
+            raise TypeError(f"follows is {follows!r}, which is not an Object")
         options = _abi.gpool_range_publish_options(
             size=ctypes.sizeof(_abi.gpool_range_publish_options),
             flags=_abi.GPOOL_OBJECT_PRIVATE if private else 0,
-            key=None if key is None else c_text(key),
+            key=c_optional(key, "key"),
             value=ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p) if key is not None else None,
             value_bytes=len(value) if key is not None else 0,
         )

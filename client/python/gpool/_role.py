@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 from typing import TYPE_CHECKING
 
 from . import _abi
-from ._errors import Stale, check
+from ._errors import Error, Stale, check
 from ._library import library
 from ._text import c_text
 from ._wait import waiting
@@ -68,3 +69,11 @@ def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
         )
         check(result, f"acquire role '{name}'")
     return Role(handle, name, role)
+
+
+def refuse_role(role: Role, pool: Handle) -> None:
+    """Raise TypeError: it is not a Role; Error with EINVAL: another session has acquired it."""
+    if not isinstance(role, Role):
+        raise TypeError(f"role is {role!r}, which is not a Role")
+    if role._handle is not pool:
+        raise Error(errno.EINVAL, "cannot use a role: it belongs to another pool")

@@ -7,13 +7,14 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
 
 from . import _abi
+from ._checked import check_count
 from ._errors import Error, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._object import ObjectClass
 from ._options import Usage
 from ._stream import c_fence
-from ._view import Addresses, View
+from ._view import Addresses, View, integer
 from ._wait import waiting
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class SlicedRange(Closing):
         Cost: no driver call for blocks that were mapped in advance; for others one request to the agent, a mapping for
         each handle and an access call for each slice.
         """
+        check_count("blocks", blocks, f"from 0 to {self.blocks}")
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(timeout_ms, library().gpool_sliced_range_grow, pointer, blocks, timeout_ms)
             self._pool.check_room(pool, result, f"grow a sliced range to {blocks} blocks")
@@ -124,9 +126,10 @@ class SlicedRange(Closing):
         """Decommit all but the first `blocks` blocks of all slices; their content is lost.
 
         after: fence of the last work that uses these blocks.
-        Raises Busy: a view exists that is not sparse; Asleep; Error with EINVAL.
+        Raises Busy: a view exists that is not sparse; Asleep; Error with EINVAL: the slices have fewer blocks.
         Cost: no request to the agent and no driver call.
         """
+        check_count("blocks", blocks, f"from 0 to {self.blocks}")
         self.handle.refuse_views("shrink")
         fence = c_fence(after, self._pool.handle)
         with self.handle as pointer:
@@ -154,7 +157,7 @@ class SlicedRange(Closing):
         """
         if index is None and not sparse:
             raise ValueError("a view of all slices requires sparse=True: addresses between them may have no memory")
-        if index is not None and not 0 <= index < self.slices:
+        if index is not None and not 0 <= integer(index, "index") < self.slices:
             raise IndexError(f"no slice {index}: the range has {self.slices} slices")
         start = 0 if index is None else index * self.slice_bytes
         room = self.slices * self.slice_bytes if index is None else self.blocks * self.block_bytes

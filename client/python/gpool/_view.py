@@ -13,6 +13,7 @@ from ._dtype import DType, dtype_of
 from ._handle import Handle
 from ._library import library
 from ._stream import refuse_stream
+from ._text import c_bytes
 
 if TYPE_CHECKING:
     from ._pool import Device, Pool
@@ -110,7 +111,7 @@ class View:
         self._source = source  # from here on __del__ releases the handle and the loan
         address, room = source.where()
         size = self.element.itemsize
-        offset = _integer(offset, "offset")
+        offset = integer(offset, "offset")
         self.shape: Tuple[int, ...] = (max(room - offset, 0) // size,) if shape is None else _shape_of(shape, size)
         self.nbytes: int = math.prod(self.shape) * size
         self.address: int = address + offset
@@ -202,20 +203,22 @@ class View:
     def read(self, offset: int = 0, nbytes: Optional[int] = None) -> bytes:
         """Return a copy of `nbytes` bytes from byte `offset`; None: all following bytes.
 
-        Raises BufferError: the memory is not host memory; ValueError: beyond the end.
+        Raises BufferError: the memory is not host memory; ValueError: beyond the end; TypeError.
         Cost: a copy, after the work on the view's stream.
         """
-        nbytes = self.nbytes - offset if nbytes is None else nbytes
+        offset = integer(offset, "offset")
+        nbytes = self.nbytes - offset if nbytes is None else integer(nbytes, "nbytes")
         self._check_host(offset, nbytes)
         return ctypes.string_at(self.address + offset, nbytes)
 
     def write(self, data: Union[bytes, bytearray, memoryview], offset: int = 0) -> None:
         """Copy `data` to byte `offset`.
 
-        Raises BufferError: the view is read-only, or the memory is not host memory; ValueError: beyond the end.
+        Raises BufferError: the view is read-only, or the memory is not host memory; ValueError: beyond the end;
+        TypeError: data has no buffer.
         Cost: a copy, after the work on the view's stream.
         """
-        whole = bytes(data)
+        whole, offset = c_bytes(data, "data"), integer(offset, "offset")
         if self.readonly:
             raise BufferError("cannot write: the view is read-only")
         self._check_host(offset, len(whole))
@@ -297,7 +300,7 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     bytes.
     """
     lengths = tuple(
-        _integer(length, "a length of shape") for length in ((shape,) if hasattr(shape, "__index__") else shape)
+        integer(length, "a length of shape") for length in ((shape,) if hasattr(shape, "__index__") else shape)
     )
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape is {lengths}; no length may be negative (shape=None: all remaining memory)")
@@ -308,7 +311,7 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     return lengths
 
 
-def _integer(value: Any, name: str) -> int:
+def integer(value: Any, name: str) -> int:
     """Return an integer. Raises TypeError: it is a bool, which Python also accepts as an index, or no integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}, which is not an integer")

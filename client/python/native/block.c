@@ -48,7 +48,7 @@ static int to_options(PyObject **values, const struct guard *pool, struct gpool_
 		return -1;
 	if (values[OWNER_ID] && to_u64(values[OWNER_ID], "owner_id", &options->owner_id))
 		return -1;
-	if (values[TIMEOUT_MS] && to_int(values[TIMEOUT_MS], "timeout_ms", &options->timeout_ms))
+	if (values[TIMEOUT_MS] && to_timeout(values[TIMEOUT_MS], "timeout_ms", &options->timeout_ms))
 		return -1;
 	if (values[STREAM] && to_stream(values[STREAM], pool, &options->stream))
 		return -1;
@@ -104,6 +104,29 @@ static int alloc(struct pool *pool, struct block *block, uint32_t pages, const s
 	return raised || result < 0 ? -1 : 0;
 }
 
+/* If C cannot hold the number of pages, name the valid ones; the library refuses other numbers. Return NULL. */
+static PyObject *refuse_pages(PyObject *self, PyObject *value)
+{
+	PyObject *type, *error, *trace, *most;
+
+	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+		return NULL;
+	PyErr_Fetch(&type, &error, &trace);
+	most = PyObject_GetAttrString(self, "page_count");
+	if (!most) {
+		PyErr_Clear();
+		PyErr_Restore(type, error, trace);
+		return NULL;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(error);
+	Py_XDECREF(trace);
+	PyErr_Format(
+		PyExc_OverflowError, "page_count is %S; it must be from 1 to %S, the pages of the pool", value, most);
+	Py_DECREF(most);
+	return NULL;
+}
+
 static PyObject *pool_alloc(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct pool *pool = (struct pool *)self;
@@ -115,7 +138,7 @@ static PyObject *pool_alloc(PyObject *self, PyObject *args, PyObject *kwargs)
 	if (arguments("alloc", args, kwargs, alloc_names, 1, POSITIONAL, ARGUMENTS, values) || !guard_of(pool->handle))
 		return NULL;
 	if (to_u32(values[PAGE_COUNT], "page_count", &pages))
-		return NULL;
+		return refuse_pages(self, values[PAGE_COUNT]);
 	if (values[USAGE] && to_u32(values[USAGE], "usage", &options.usage))
 		return NULL;
 	if (kwargs && to_options(values, pool->handle, &options))

@@ -239,7 +239,7 @@ static PyObject *fence_wait(PyObject *self, PyObject *args, PyObject *kwargs)
 	bool raised;
 
 	if (arguments("wait", args, kwargs, names, 0, 1, 1, &value) ||
-		(value && to_int(value, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(fence->handle)))
+		(value && to_timeout(value, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(fence->handle)))
 		return NULL;
 	wait_begin(&wait, timeout_ms);
 	UNLOCKED(result = lib.gpool_fence_wait(pointer, fence->fence, timeout_ms));

@@ -95,7 +95,7 @@ int to_u32(PyObject *value, const char *name, uint32_t *result)
 	return 0;
 }
 
-int to_int(PyObject *value, const char *name, int *result)
+int to_timeout(PyObject *value, const char *name, int *result)
 {
 	int over = 0;
 	long long number = to_long(value, name, &over);
@@ -103,7 +103,7 @@ int to_int(PyObject *value, const char *name, int *result)
 	if (number == -1 && PyErr_Occurred())
 		return -1;
 	if (over || number < INT32_MIN || number > INT32_MAX)
-		return refuse_number(value, name, "-2147483648 to 2147483647");
+		return refuse_number(value, name, "-1 to 2147483647");
 	*result = (int)number;
 	return 0;
 }

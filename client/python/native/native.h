@@ -86,7 +86,8 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 /* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
-int to_int(PyObject *value, const char *name, int *result);
+/* Convert a timeout in milliseconds. The library refuses those below -1. */
+int to_timeout(PyObject *value, const char *name, int *result);
 /* Set a flag if an argument that is true or false is `when`. NULL: the flag is not set. Return 0, or -1. */
 int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags);
 /* Convert a fence of the pool with this guard, or None, which means no fence. Return as above, or -1 with Error. */

@@ -47,7 +47,7 @@ static PyObject *range_commit(PyObject *self, PyObject *args, PyObject *kwargs)
 	struct wait wait;
 	bool raised;
 
-	if (!guard || (last && to_int(last, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(guard)))
+	if (!guard || (last && to_timeout(last, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(guard)))
 		return NULL;
 	wait_begin(&wait, timeout_ms);
 	UNLOCKED(result = lib.gpool_range_commit(pointer, first, count, timeout_ms));
