@@ -195,8 +195,8 @@ static int refusal(int error)
 static int fail_unfit(void)
 {
 	return fail(-EPROTO,
-		"the reply or the shared memory of the agent does not fit to this library; install the library and the "
-		"agent in the same version");
+		"the reply or the shared memory of the agent does not match this library; install the same version of "
+		"the library and the agent");
 }
 
 /* Send the attach request. Return -EPIPE if the agent ends during the request. */

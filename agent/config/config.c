@@ -33,7 +33,7 @@ uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slo
 	uint64_t memory = pool->spill_memory_bytes / pool->page_bytes;
 	uint64_t file = pool->spill_directory[0] ? pool->spill_file_bytes / pool->page_bytes : 0;
 
-	/* The largest sizes that the keys allow, 64 TiB each, are 2^28 pages of the smallest size. */
+	/* The keys allow at most 64 TiB each, together 2^28 pages of the smallest size: the sum fits into 32 bits. */
 	*memory_slots = (uint32_t)memory;
 	return (uint32_t)(memory + file);
 }

@@ -1,10 +1,10 @@
 /*
- * evict_lru.c - the policy `lru_size_aware` for blocks and objects: score = 0.6 recency + 0.2 size + 0.2 content,
+ * evict_lru.c - the policy `lru_size_aware` for blocks and objects: score = 0.6 recency + 0.2 size + 0.2 priority,
  * lowest first. The weights are configurable.
  *
  *   recency:  1 if just used, decreasing to 0 for the longest idle time among the candidates
  *   size:     1 for one page, decreasing to 0 for the largest candidate, whose eviction frees the most pages
- *   content:  evict_usage_value()
+ *   priority: evict_usage_value()
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

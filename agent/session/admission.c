@@ -232,8 +232,8 @@ int session_admit(
 
 	if (request->layout_version != POOL_LAYOUT_VERSION)
 		return refuse(socket, -EPROTO,
-			"the layout is %u, but this agent has %d; install the library and the agent in the same "
-			"version",
+			"the layout is %u, but this agent has %d; install the same version of the library and the "
+			"agent",
 			request->layout_version, POOL_LAYOUT_VERSION);
 	if (request->flags || request->kind > SESSION_ADMIN)
 		return refuse(socket, -EINVAL, "unknown flags 0x%x or session kind %u", request->flags, request->kind);

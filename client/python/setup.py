@@ -6,11 +6,11 @@ from setuptools import Distribution, setup
 
 
 class Binary(Distribution):
-    """A package with libraries, which are built before."""
+    """A package with libraries that were built before."""
 
     def has_ext_modules(self) -> bool:
         return True
 
 
-# The module and the libraries are for CPython 3.9 and all that follow.
+# The module and the libraries are for CPython 3.9 and later versions.
 setup(distclass=Binary, options={"bdist_wheel": {"py_limited_api": "cp39"}})

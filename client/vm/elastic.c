@@ -326,7 +326,8 @@ static int fence_all(struct elastic *elastic, const struct elastic_pages *pages,
 		uint32_t slot = elastic_slot_of(elastic, page);
 
 		if (slot != last && !handle_fence(elastic->space.pool, page_of(elastic, slot), fence))
-			return fail(-ENOMEM, "page %u: all %d joint fences are used by unfinished work", page,
+			return fail(-ENOMEM,
+				"page %u: all %d joint fences are used by unfinished work; wait for a fence", page,
 				SESSION_JOINS);
 		last = slot;
 	}

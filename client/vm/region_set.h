@@ -276,8 +276,8 @@ struct region_harvest {
 };
 
 /*
- * region_harvest() - harvest `pages` pages. At least this number must be available, not counting
- * reclaimable ones. Takes the memory of one step.
+ * region_harvest() - harvest `pages` pages. At least this number must be available, not counting reclaimable ones.
+ * Takes the memory of one step.
  */
 void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struct region_harvest *harvest);
 

@@ -121,7 +121,7 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 	if (options->trace > TRACE_MAX)
 		return fail(-EINVAL, "trace is %u; the maximum is %d", options->trace, TRACE_MAX);
 	if (options->idle_ms < -1)
-		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
+		return fail(-EINVAL, "idle_ms is %d; the minimum is -1 (never)", options->idle_ms);
 	if (options->initial_percent > 100 || options->reserved)
 		return fail(-EINVAL, "initial_percent is %u, the maximum is 100; reserved is %u, it must be 0",
 			options->initial_percent, options->reserved);

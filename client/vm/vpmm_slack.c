@@ -6,7 +6,7 @@
  * the peak of allocated pages, and only pages that are free in the pool, so that no session loses memory. The slack is
  * in effect only while the pool's pressure is low; otherwise the background thread returns what exceeds the peak.
  *
- * The agent must answer: a process whose agent is stopped continues with its free pages.
+ * New pages require an agent that answers. While the agent is stopped, a process therefore uses its free pages.
  */
 #include "client/vm/vpmm.h"
 

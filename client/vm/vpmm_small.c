@@ -638,7 +638,8 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 	if (error == -EBUSY)
 		error = driver_free_here(vpmm, at->span.address, stream);
 	if (error)
-		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot free %llu bytes of the driver's: %s; they are lost",
+		pool_log(vpmm->pool, POOL_LOG_ERROR,
+			"cannot free %llu bytes of the driver's memory pool: %s; they are lost",
 			(unsigned long long)at->bytes, gpu_error_text());
 	pthread_mutex_lock(&small->lock);
 	TAILQ_INSERT_HEAD(&small->spares, at, by_age);

@@ -3,9 +3,9 @@
  *
  * During decoding, both kernels are bound by memory bandwidth: each weight is used for one or a few tokens. Each thread
  * therefore loads its own operands, 16 bytes at a time, before the previous ones are used. Each byte is loaded once for
- * all tokens of a piece, in the layout of a tensor operation. A tensor operation always processes 16 tokens;
- * the cost for fewer is not significant, so the same code serves decoding and prefill. Ranks that are not multiples of
- * 8 or 16 are padded with zeros in registers.
+ * all tokens of a piece, in the layout of a tensor operation. A tensor operation always processes 16 tokens; the cost
+ * for fewer is not significant, so the same code serves decoding and prefill. Ranks that are not multiples of 8 or 16
+ * are padded with zeros in registers.
  *
  * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Each of its four warps processes 32
  * columns of every tile of the split. The sums of the warps are added through shared memory. The block that finishes

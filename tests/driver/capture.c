@@ -224,8 +224,9 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 	result = status ? stream_of(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return call_leave(result);
-	/* "Stream Management", cuStreamIsCapturing: an error for the legacy stream while a blocking
-	 * stream is captured. */
+	/*
+	 * "Stream Management", cuStreamIsCapturing: an error for the legacy stream while a blocking stream is captured.
+	 */
 	if (stream == stream->context->legacy) {
 		for (struct stream *other = stream_first(); other; other = other->next)
 			if (other->capture && other->context == stream->context && other->blocking)
@@ -325,7 +326,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	return call_leave(CUDA_SUCCESS);
 }
 
-/* node_queue() - queue a node; what the queue frees when it is done is given to it as a copy. */
+/* node_queue() - queue a node, with copies of the data that the queue frees after its execution. */
 static CUresult node_queue(struct stream *stream, const struct operation *node, struct dependency launched)
 {
 	struct operation operation = *node;

@@ -27,9 +27,9 @@ enum { DEVICES_MAX = 2, SHARED_EVENTS = 4096, RECORDS_PENDING = 256, COST_MAX = 
 /* Preconditions of a call, for call_enter(). */
 enum {
 	CALL_CONTEXT = 1,     /* a current context, else CUDA_ERROR_INVALID_CONTEXT */
-	CALL_AFTER_FAULT = 2, /* works after a fault: queries, and what only manages contexts */
+	CALL_AFTER_FAULT = 2, /* permitted after a fault: queries, and the management of contexts */
 	CALL_UNSAFE = 4,      /* "potentially unsafe" while a stream is captured; see capture_forbids() */
-	CALL_BEFORE_INIT = 8, /* works before cuInit() */
+	CALL_BEFORE_INIT = 8, /* permitted before cuInit() */
 };
 
 /* Properties that the documentation leaves open, or that tests vary; driver.c reads them from the environment. */
@@ -90,23 +90,23 @@ extern struct driver driver;
 CUresult call_enter(const char *name, unsigned needs);
 /* call_leave() - drop the lock. Return `result`. */
 CUresult call_leave(CUresult result);
-/* driver_fault() - queued work did something illegal: all later work is dropped, all later calls return `error`. */
+/* driver_fault() - record that queued work was illegal: all later work is dropped, all later calls return `error`. */
 void driver_fault(CUresult error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /*
- * driver_failed() - return the fault, if any. By then no copy runs any more: a program that knows of the fault may
+ * driver_failed() - return the fault, if any, when no copy is in progress anymore: a program that detects the fault may
  * unmap host memory, which the driver would have kept pinned.
  */
 CUresult driver_failed(void);
 /* driver_fault_chance() - call driver_fault() for about one of settings.faults operations. */
 void driver_fault_chance(void);
-/* driver_undefined() - print what the documentation declares undefined, and abort. */
+/* driver_undefined() - report a use whose effect the documentation declares undefined, and abort. */
 _Noreturn void driver_undefined(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* driver_poll() - wait a moment, without the lock, for something that another process changes. */
+/* driver_poll() - sleep briefly without the lock, in a loop that waits for a change by another process. */
 void driver_poll(unsigned *round);
 uint64_t call_count(const char *name);
 /*
- * In a child of fork(), with the setting `fork`: forget what the parent has made. The parent's memory remains mapped
- * and allocated until the child ends.
+ * In a child of fork(), with the setting `fork`: discard the records of the parent's objects. The parent's memory
+ * remains mapped and allocated until the child ends.
  */
 void memory_forget(void);
 void streams_forget(void);
@@ -142,7 +142,7 @@ struct shared_event {
 
 CUresult machine_open(void);
 CUresult machine_take(int device, uint64_t bytes, int *fd, char name[64]);
-/* machine_give() - the caller has closed its descriptor and mappings: free the memory unless another process has it. */
+/* machine_give() - free memory whose descriptor and mappings the caller has closed, unless another process has it. */
 void machine_give(int device, uint64_t bytes, const char *name);
 uint64_t machine_free_bytes(int device);
 struct shared_event *machine_event_take(uint32_t *index);
@@ -266,11 +266,11 @@ void events_end(struct context *context);
 /* capture.c */
 CUresult capture_forbids(bool unsafe);
 CUresult capture_add(struct stream *stream, const struct operation *operation);
-/* capture_break() - something that a capture cannot contain: make it invalid. Return `error`. */
+/* capture_break() - invalidate the stream's capture, because of an operation that it cannot contain. Return `error`. */
 CUresult capture_break(struct stream *stream, CUresult error);
 CUresult capture_join(struct stream *stream, struct event *event);
 void capture_record(struct stream *stream, struct event *event);
-/* capture_implicit() - the legacy stream is used while a stream that it synchronizes with is captured. */
+/* capture_implicit() - refuse a use of the legacy stream while a stream that it synchronizes with is captured. */
 CUresult capture_implicit(struct context *context);
 
 /* kernel.c, pool.c */

@@ -2,9 +2,9 @@
  * memory.c - physical memory, address ranges, access, descriptors between processes, registered host memory: "Virtual
  * Memory Management" and "Memory Management".
  *
- * A handle is a file of machine.c. Mapping it maps the file at the device address without any access, so that the CPU
- * dies where it would on a GPU; with the setting cpu_access, the CPU has the rights of the devices. Queued work uses a
- * second mapping of the file (memory.alias), and only after it has checked the rights of its device.
+ * A handle is a file of machine.c. Mapping it maps the file at the device address without any access, so that an access
+ * by the CPU is a fault, as on a GPU; with the setting cpu_access, the CPU has the rights of the devices. Queued work
+ * uses a second mapping of the file (memory.alias), and only after it has checked the rights of its device.
  */
 #include "tests/driver/driver.h"
 
@@ -412,7 +412,7 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
 	return call_leave(CUDA_SUCCESS);
 }
 
-/* "Virtual Memory Management", cuMemMap: what is mapped is not mapped again. */
+/* "Virtual Memory Management", cuMemMap: a range that is mapped must not be mapped again. */
 static CUresult map(struct reservation *reservation, CUdeviceptr at, struct memory *memory)
 {
 	struct mapping **slot = &reservation->slots[(at - reservation->at) / settings.granularity];

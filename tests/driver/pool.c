@@ -70,7 +70,7 @@ static void pool_shrink(struct pool *pool, uint64_t keep)
 	}
 }
 
-/* "Stream Ordered Memory Allocator", cuMemPoolDestroy: what is still allocated lives until it is freed. */
+/* "Stream Ordered Memory Allocator", cuMemPoolDestroy: memory that is still allocated remains until it is freed. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	CUresult result = call_enter(__func__, CALL_AFTER_FAULT);

@@ -456,8 +456,10 @@ static void test_objects_in_ranges(void **state)
 		"cuMemAddressReserve, cuMemMap 2, cuMemSetAccess, 3 frames");
 	CALLS(gpool_range_destroy(opened), "an opened object",
 		"cuMemAddressFree, cuMemUnmap, cuStreamIsCapturing, cuStreamSynchronize, 3 frames");
+	gpool_close(reader);
+	reader = open_worker();
 	CALLS(gpool_object_open(reader, "o", NULL, &mapped), "two pages that the process has not imported yet",
-		"cuMemAddressReserve, cuMemMap 2, cuMemSetAccess, 3 frames");
+		"cuMemAddressReserve, cuMemImportFromShareableHandle 2, cuMemMap 2, cuMemSetAccess, 5 frames");
 	assert_int_equal(gpool_object_close(mapped), 0);
 	gpool_close(reader);
 	reader = open_worker();
@@ -535,7 +537,7 @@ static void test_malloc_async(void **state)
 	gate_close(stream);
 	CALLS(gpool_free_async(worker, first, stream), "two streams are open, and work is queued", "");
 	CALLS(gpool_malloc_async(worker, (PAGES - 4) * PAGE_BYTES, second, &first),
-		"the pages of another stream, whose work is queued",
+		"pages that another stream has freed, whose work is queued",
 		"cuEventCreate, cuEventRecord, cuMemMap 60, cuMemSetAccess, cuStreamIsCapturing 6, cuStreamWaitEvent, "
 		"cuStreamWaitValue64, cuStreamWriteValue64, 8 frames");
 	gate_open(stream);

@@ -123,7 +123,10 @@ static void frees_defer(uint32_t n)
 	}
 }
 
-/* The same with a signaled fence. While another fence must be signaled by the program, this completes no frees. */
+/*
+ * The same with a signaled fence. The frees stay deferred: signaling a fence completes none while another fence that
+ * the program must signal is open.
+ */
 static void frees_due(uint32_t n)
 {
 	struct gpool_fence hold;

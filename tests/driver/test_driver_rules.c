@@ -130,7 +130,7 @@ static void test_a_descriptor_is_no_file_and_keeps_the_memory(void **state)
 	close(pair[1]);
 }
 
-/* A call that shall fail can be cuInit(). Run in a child, before cuInit(). */
+/* The setting `fail` can name cuInit(), too. Run in a child that has not called cuInit(). */
 static int init_fails_once(void)
 {
 	setenv("GPU_DOUBLE", "fail=cuInit:1:802", 1);
@@ -472,7 +472,7 @@ static void test_the_legacy_stream_waits_for_no_capture(void **state)
 		OK(cuStreamBeginCapture(blocking, modes[i]));
 		REFUSED(STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(CU_STREAM_LEGACY, &status));
 		OK(cuStreamIsCapturing(blocking, &status));
-		assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE); /* a query of the status does not matter */
+		assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE); /* the query has no effect */
 		REFUSED(STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(page, 0, 4, CU_STREAM_LEGACY));
 		REFUSED(STREAM_CAPTURE_IMPLICIT, cuStreamQuery(CU_STREAM_LEGACY));
 		REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));

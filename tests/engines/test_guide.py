@@ -1,8 +1,8 @@
 """The guide for vLLM, docs/vllm.md: its commands start two servers on one pool, and both answer a request.
 
-The commands are executed as they stand there, in one shell, except that ports, the runtime directory and the home
-directory are replaced, since other programs of the machine may use them. Step 1, the installation, is that of these
-tests. The test prints the time that the other steps take.
+The commands are executed as written, in one shell, except that ports, the runtime directory and the home directory are
+replaced, since other programs of the machine may use them. Step 1, the installation, is that of these tests. The test
+prints the time that the other steps take.
 
 Requirements: E8.
 """

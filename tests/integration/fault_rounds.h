@@ -1,5 +1,5 @@
 /*
- * fault_rounds.h - what a worker does while system calls and driver calls fail; for test_faults.c.
+ * fault_rounds.h - the work of a worker while system calls and driver calls fail; for test_faults.c.
  *
  * A round makes the public calls of a scenario, and returns the first error. It makes no assertions: a round in which a
  * call fails may end with any documented error.

@@ -394,7 +394,7 @@ static void resume_any(struct model *model)
 	}
 }
 
-/* Grow, and preempt others for it, also if it then does not succeed. */
+/* Grow, and preempt others for it, even if the growth then fails. */
 static void grow_any(struct model *model)
 {
 	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;
@@ -462,7 +462,7 @@ static int caches_refused(void)
 	return refused;
 }
 
-/* A shortened run may not have exhausted two caches after its steps; it goes on until it has. */
+/* A shortened run continues until two caches have refused blocks. */
 static void test_by_chance(void **state)
 {
 	uint32_t steps = test_scaled(STEPS);

@@ -3,8 +3,8 @@
  *
  * Goal: each worker process has its range of a sequence's tokens, across forks, preemptions, and appends that cross the
  * boundary between ranges. A call that a worker refuses changes nothing in any process. Growth preempts sequences in
- * all processes, by order or policy, and no more than needed. Without a worker, calls that need
- * it fail, and the others succeed. No bytes of an order or an answer can do harm.
+ * all processes, by order or policy, and no more than needed. Without a worker, calls that need it fail, and the others
+ * succeed. No bytes of an order or an answer can do harm.
  *
  * Method: the first cache is in the test's process, the others in workers that execute orders from a socket; or all are
  * in workers. Workers also write and check the content of their tokens.
@@ -310,7 +310,7 @@ static bool runs(uint64_t sequence)
 	return info_of(sequence).state == GPOOL_KV_RUNNING;
 }
 
-/* The second cache has 16 blocks. Sequences without a part there are not preempted for it, nor those of no group. */
+/* The second cache has 16 blocks. No sequence without a part there, or outside the group, is preempted for it. */
 static void test_growth(void **state)
 {
 	uint64_t high, low, late, small, alone, slot;
@@ -350,7 +350,7 @@ static void test_growth(void **state)
 	assert_int_equal(span_of(late, 1).tokens, 16);
 }
 
-/* A sequence that is itself the next preempts no other, and one that can never fit does not, either. */
+/* Neither a sequence that is itself the next one nor a sequence that can never fit preempts another. */
 static void test_growth_is_refused(void **state)
 {
 	struct gpool_kv_growth growth = GPOOL_KV_GROWTH_INIT;

@@ -737,7 +737,7 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 static void start_tenants(const char *text, const char *start_percent)
 {
-	/* With 100 and 50, the agent would evict half of the pool if its clock advances while the pool is full. */
+	/* With a start of 100 and a stop of 50, a tick while the pool is full would evict half of the pool. */
 	const char *set_stop = strcmp(start_percent, "100") ? "eviction.stop=50" : "eviction.stop=99";
 	char path[64], set_start[64];
 	const char *arguments[] = {"--config", path, QUIET, "--set", set_start, "--set", set_stop, NULL};

@@ -66,7 +66,7 @@ static char self[512], gpoold[512], base[64], directory[128];
 static char now_testing[160] = "no fault";
 static int looks, looks_without_check, served, ended, failed;
 
-/* What a gpoold and its workers do while a call site fails; see fault_rounds.h. */
+/* The work of gpoold and its workers while a call site fails; see fault_rounds.h. */
 static const char *scenario = "base";
 static char *worker = self; /* the program that runs rounds */
 static int stored = -1;     /* the descriptor that gpoold has given to its service manager */

@@ -2,8 +2,8 @@
  * test_keeper.c - the processes of gpoold die, each in turn and repeatedly.
  *
  * Goal: a process that dies is restarted, each time, and the pool is unchanged. Each child has the resources that it
- * needs and no others. The end leaves nothing behind. Without free descriptors, sessions and objects
- * are refused with a reason.
+ * needs and no others. The end leaves nothing behind. Without free descriptors, sessions and objects are refused with a
+ * reason.
  *
  * Method: the real processes are found in /proc and killed with SIGKILL, and tools attach again. The mappings and open
  * files of a child are read in /proc.

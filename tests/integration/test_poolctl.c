@@ -4,8 +4,7 @@
  * Goal: every verb works in both formats. Invalid requests are refused with the right exit status. Help, man page and
  * completion agree. --offline reads a stopped agent.
  *
- * Method: run the program of this build against a gpoold, with this process as its worker, and
- * parse the JSON.
+ * Method: run the program of this build against a gpoold, with this process as its worker, and parse the JSON.
  *
  * Requirements: C6, O1.
  */

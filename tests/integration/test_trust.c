@@ -936,7 +936,8 @@ static void start_dirty(const char *text)
 
 /*
  * On a device that may return old content, the old content is never visible, and each page is cleared once. Each
- * session makes one request: several requests may ask for more pages, and the rest moves to the other domain later.
+ * session makes only one request. With several, the agent may lease more pages than needed; the others would move to
+ * the other domain later, and be cleared again.
  */
 static void test_fresh_memory_is_cleared(void **state)
 {

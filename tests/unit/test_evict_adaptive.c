@@ -272,11 +272,11 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session, which has a quarter of the pool, pretends to use its blocks all the time, under names that return
- * immediately. The hit rate of the other session's loop must be nearly that of the remaining part of the pool without
- * the first session.
+ * One session, which has a quarter of the pool, reports false uses of its blocks all the time. Its blocks have few
+ * names, so an evicted name soon recurs. The hit rate of the other session's loop must be nearly that of the remaining
+ * part of the pool without the first session.
  */
-static void test_liar_does_not_rule(void **state)
+static void test_false_uses(void **state)
 {
 	uint32_t hits = 0, uses = 0, false_names = PAGES / 4;
 
@@ -305,7 +305,7 @@ int main(void)
 		cmocka_unit_test(test_first_scan_is_lru),
 		cmocka_unit_test(test_named_later),
 		cmocka_unit_test(test_random_life),
-		cmocka_unit_test(test_liar_does_not_rule),
+		cmocka_unit_test(test_false_uses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

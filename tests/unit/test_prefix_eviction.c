@@ -397,7 +397,7 @@ static void test_loop_with_varying_room(void **state)
 	assert_true(hits > USES / 2 / 3);
 }
 
-/* One use in ten is of 500 keys that recur. The others are of keys that do not. */
+/* Every tenth use is of one of 500 recurring keys. The other uses are of keys that are used only once. */
 static uint32_t scan_hits(const char *policy)
 {
 	static struct cache cache;

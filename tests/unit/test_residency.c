@@ -454,7 +454,7 @@ static void test_copies_from_files(void **state)
 	assert_int_equal(residency_done(all, &late, true, now), -EINVAL);
 	add(1, 10);
 	use_cold(1);
-	/* The adapter is forgotten while it is the one that was idle: other adapters can be copied. */
+	/* Only one idle adapter is copied at a time. It is unregistered meanwhile, and the next one can be copied. */
 	residency_tick(all, now);
 	expect(RESIDENCY_COMPRESS, 1);
 	assert_int_equal(residency_unload(all, 1), 0);

@@ -389,7 +389,7 @@ static void test_a_tenant_leaves_others_their_names(void **state)
 	assert_int_equal(names_taken(1, "a", &last), POOL_ROLES - POOL_ROLES / 4);
 	assert_int_equal(last.error, -ENOSPC);
 	assert_non_null(strstr(last.text, "limits.tenant_sessions (50 percent)"));
-	/* A name that exists can still be held, and those of ended sessions count. */
+	/* A role that exists can still be acquired, and the names that ended sessions have acquired still count. */
 	assert_int_equal(ask(1, ROLE_TAKE, "a0", 0).error, 0);
 	gone(1);
 	roles_session_end(&sessions[1], true);

@@ -161,7 +161,7 @@ static void test_trace_refuses_wrong_files(void **state)
 	refuse("2023-11-16 18:17:03,1,1\n", 1, "first line");
 	refuse("timestamp,contexttokens,generatedtokens\n", 1, "first line");
 	refuse(HEAD, 2, "no requests");
-	refuse(HEAD "2023-11-16 18:17:03,1,1\n2023-11-16 18:17:02.9999999,1,1\n", 3, "before the one above");
+	refuse(HEAD "2023-11-16 18:17:03,1,1\n2023-11-16 18:17:02.9999999,1,1\n", 3, "the timestamp is earlier");
 	refuse(HEAD "2023-11-16 18:17:03,1,1\n\n", 3, "timestamp");
 }
 

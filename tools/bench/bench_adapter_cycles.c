@@ -1,5 +1,5 @@
 /*
- * bench_adapter_cycles.c - load and evict adapters of mixed sizes 10,000 times, in a pool for a part of them.
+ * bench_adapter_cycles.c - load and evict adapters of mixed sizes, in a pool for a part of them: 20 runs of 500 loads.
  *
  * Each load is a gpool_lora_acquire() from PEFT's files, which evicts the least recently used adapters. The checksum of
  * every page is compared with the files. The peer is a best-fit allocator with the same number of bytes, which stores

@@ -8,7 +8,7 @@ local: a function keeps its variables in registers. Local memory is memory of th
        bandwidth. ptxas reports it when the kernels are built.
 loads: bandwidth requires loads in flight. cuobjdump lists the instructions, see wide_loads_in_flight() in sass.py.
 
-Status 1: a function is worse than that. Status 77: the kernels or cuobjdump do not exist."""
+Status 1: a function fails the check. Status 77: the kernels or cuobjdump do not exist."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 #
 # usage: toolkit.sh      build/cuda is then a link to the folder with bin/nvcc and include/cuda.h; 350 MB
 #
-# `make test` runs it, because the driver's double needs the headers, and its tests the kernels. If the packages cannot be
-# installed, prints a note and exits with status 0: the build then omits the kernels.
+# `make test` runs it, because the driver's double needs the headers, and its tests the kernels. If the packages cannot
+# be installed, it prints a note and exits with status 0: the build then omits the kernels.
 set -eu
 cd "$(dirname -- "$0")/../.."
 list=tools/build/toolkit.txt folder=build/toolkit

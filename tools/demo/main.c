@@ -455,8 +455,8 @@ int main(int argc, char **argv)
 		.name = "gpool-demo",
 		.usage = "[OPTION]...",
 		.summary = "Replays request traces with two engines on one gpool agent. The engines write and verify "
-			   "every byte of their KV and are killed now and then. Then the same is done on two fixed "
-			   "halves of the memory.",
+			   "every byte of their KV, and are killed at random times. The run is then repeated on two "
+			   "fixed halves of the memory.",
 		.options = options,
 		.codes = codes,
 		.help_end = models_print,

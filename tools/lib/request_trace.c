@@ -162,7 +162,7 @@ static int request_read(const char *line, uint32_t *capacity, struct trace *trac
 
 	*what = row_parse(line, &request);
 	if (!*what && trace->count > 0 && request.arrival_us < trace->requests[trace->count - 1].arrival_us)
-		*what = "the request came before the one above it";
+		*what = "the timestamp is earlier than that of the previous request";
 	if (!*what && trace->count == TRACE_REQUESTS_MAX)
 		*what = "more than 10000000 requests";
 	return *what ? -EINVAL : trace_append(trace, capacity, &request);

@@ -14,8 +14,8 @@
 
 enum {
 	WAIT_SPINS = 200,
-	PROGRESS_MS = 250, /* on a terminal; otherwise one line per: */
-	PROGRESS_PLAIN_MS = 2000,
+	PROGRESS_MS = 250,        /* interval of the progress line on a terminal, where it is rewritten */
+	PROGRESS_PLAIN_MS = 2000, /* elsewhere, where each is a new line */
 };
 
 /* Results of a malloc that are no addresses. */

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum {
-	LOOK_REQUESTS = 256, /* requests between two checks of the clock and of signals */
-	PROGRESS_MS = 250,   /* on a terminal; otherwise one line per: */
-	PROGRESS_PLAIN_MS = 2000,
+	LOOK_REQUESTS = 256,      /* requests between two checks of the clock and of signals */
+	PROGRESS_MS = 250,        /* interval of the progress line on a terminal, where it is rewritten */
+	PROGRESS_PLAIN_MS = 2000, /* elsewhere, where each is a new line */
 };
 
 struct play {

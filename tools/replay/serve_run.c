@@ -30,8 +30,8 @@ enum {
 	 * memory
 	 */
 	STUCK_TURNS = 2000,
-	PROGRESS_MS = 250, /* on a terminal; otherwise one line per: */
-	PROGRESS_PLAIN_MS = 2000,
+	PROGRESS_MS = 250,        /* interval of the progress line on a terminal, where it is rewritten */
+	PROGRESS_PLAIN_MS = 2000, /* elsewhere, where each is a new line */
 };
 
 const char *const serve_growths[] = {"incremental", "mean", "oracle", NULL};

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 enum {
-	PROGRESS_MS = 100,
-	PROGRESS_PLAIN_MS = 5000, /* if lines are not rewritten */
+	PROGRESS_MS = 100,        /* interval of the progress line on a terminal, where it is rewritten */
+	PROGRESS_PLAIN_MS = 5000, /* elsewhere, where each is a new line */
 	/* bisections of the rate of arrivals: accurate to 1/10000 of the initial interval */
 	SPEED_STEPS = 14,
 };

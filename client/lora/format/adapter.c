@@ -295,7 +295,10 @@ static enum adapter_element element_of(const struct gpool_lora *lora, const stru
 
 bool adapter_has_tail(const struct gpool_lora *lora, const struct adapter *adapter)
 {
-	/* A last page of which less than this part is unused is not worth a copy in each engine. Chosen. */
+	/*
+	 * Chosen: if less than a hundredth of the last page is unused, sharing the page saves less than the copy that
+	 * each engine then makes of it costs.
+	 */
 	enum { UNUSED_PART = 100 };
 	const struct adapter_layout_header *layout = adapter->layout.header;
 

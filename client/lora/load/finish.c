@@ -157,7 +157,7 @@ void drafts_watch(struct gpool_lora *lora)
 
 	lora->watching = true;
 	pthread_mutex_unlock(&lora->lock);
-	/* A fence that is never signaled ends no wait. */
+	/* -EIO: the fence is never signaled, and the call has returned without waiting. */
 	if (gpool_fence_wait(lora->pool, fence, WATCH_MS) == -EIO)
 		poll(NULL, 0, WATCH_MS);
 	pthread_mutex_lock(&lora->lock);

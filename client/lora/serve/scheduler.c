@@ -560,14 +560,14 @@ const char *lora_scheduler_check(const struct lora_scheduler *scheduler)
 		const struct request *request = &scheduler->requests[number];
 
 		if (request->state != WAITING || request->previous != previous || ++count > scheduler->stats.waiting)
-			return "the queue is torn";
+			return "the links of the queue are inconsistent";
 		if (previous != NO_REQUEST && scheduler->requests[previous].turn >= request->turn)
 			return "the queue is not in order of arrival";
 		previous = number;
 	}
 	if (scheduler->last != previous || count != scheduler->stats.waiting ||
 		count != count_state(scheduler, WAITING) || scheduler->stats.running != count_state(scheduler, RUNNING))
-		return "requests are not counted right";
+		return "the counts of requests are wrong";
 	for (uint32_t adapter = 0; adapter <= scheduler->adapter_count; adapter++) {
 		waiting_of += scheduler->adapters[adapter].waiting;
 		running_of += scheduler->adapters[adapter].running;
@@ -575,6 +575,6 @@ const char *lora_scheduler_check(const struct lora_scheduler *scheduler)
 	}
 	if (waiting_of != scheduler->stats.waiting || running_of != scheduler->stats.running ||
 		running != scheduler->running_adapters)
-		return "adapters are not counted right";
+		return "the counts of adapters are wrong";
 	return NULL;
 }

@@ -566,8 +566,8 @@ class KvCache(_native.KvCache, Closing):
         """Return the answer to an order of a KvGroup of another process, after the call that it orders.
 
         order: any bytes are permitted. A signal handler that raises an exception ends a wait for the content of a
-        resumed sequence. Raises ValueError: the number of bytes; Error with EPROTO: an order of another
-        version of the library. Errors of the call that was ordered are in the answer.
+        resumed sequence. Errors of the call that was ordered are in the answer.
+        Raises ValueError: the number of bytes; Error with EPROTO: an order of another version of the library.
         """
         order = c_bytes(order, "order")
         if len(order) != ctypes.sizeof(_abi.gpool_kv_order):

@@ -182,8 +182,8 @@ class Pool(_native.Pool, Closing):
         """Detach from the pool and end all its objects; a second call does nothing.
 
         Waits for the work on the pool's streams; work that waits for a host-signaled timeline of this pool, or for an
-        imported fence, is executed at once. A signal handler that raises an exception ends the
-        wait; the pool is then closed, and a thread detaches from it when the work is done.
+        imported fence, is executed at once. A signal handler that raises an exception ends the wait; the pool is then
+        closed, and a thread detaches from it when the work is done.
         Raises Busy: a view of its memory exists, an adapter is acquired, or another thread is in a call.
         """
         if not self.closed:

@@ -267,7 +267,7 @@ def _entries(opened: Object) -> List[_Entry]:
                 raise ValueError(f"tensor '{entry.name}' has the shape {entry.shape}")
             size *= length
         if not isinstance(entry.offset, int) or entry.offset < 0 or entry.offset + size > room:
-            raise ValueError(f"tensor '{entry.name}' ends behind the object")
+            raise ValueError(f"tensor '{entry.name}' ends beyond the end of the object")
         entries.append(entry)
     return entries
 

@@ -270,7 +270,10 @@ static int end_pin(struct block *block, PyObject *after, const char *what, bool 
 	return result < 0 ? -1 : 0;
 }
 
-/* Free a block without pins. Return 0, or -1 with an exception; after that of a handler, the block may be freed. */
+/*
+ * Free a block without pins. Return 0, or -1 with an exception. If a signal handler raised it, the block may already be
+ * freed.
+ */
 static int discard(struct block *block)
 {
 	struct gpool *pointer = guard_enter(block->handle);
