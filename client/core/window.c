@@ -319,6 +319,13 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		error = -ENOMEM;
 	while (!error && first < end) {
 		error = handles_ask(pool, &first, ahead, buffer, reply);
+		/* Handles that are not needed yet must not make the call fail, nor their number of descriptors. */
+		if (error && first >= end)
+			error = 0;
+		if ((error == -EMFILE || error == -ETOOMANYREFS) && ahead > end) {
+			ahead = end;
+			error = 0;
+		}
 		/* The last permitted handle may be followed by others that are not permitted. */
 		if (error == -EACCES && first > begin)
 			break;

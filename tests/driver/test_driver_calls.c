@@ -10,6 +10,8 @@
 #include "client/vm/background.h"
 #include "tests/driver/calls.h"
 
+#include <sys/resource.h>
+
 static const struct gpool_fence none;
 
 /* Return a stream that waits for a fence that the test signals with gate_open(). */
@@ -365,6 +367,14 @@ static uint64_t commit_each(struct gpool_range *range, uint32_t count, uint32_t 
 	return sum;
 }
 
+static int lowest_free(void)
+{
+	int fd = dup(0);
+
+	close(fd);
+	return fd;
+}
+
 #define LARGE_POOL "name=p0,backend=host,size=256 pages,page_size=512KB,reserved=0"
 
 /* The pages of a lease are imported in requests of 1, 1, 2, 4, 8, 16 and then 32 handles. */
@@ -372,6 +382,7 @@ static void test_imports_ahead(void **state)
 {
 	static const char *const ample[] = {"--pool", LARGE_POOL, QUIET, "--set", "lease.initial_pages=0", NULL};
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct rlimit limit, few;
 	struct gpool_range *range;
 	uint32_t requests;
 
@@ -381,11 +392,20 @@ static void test_imports_ahead(void **state)
 	assert_int_equal(gpool_range_reserve(worker, 64, &options, &range), 0);
 	assert_int_equal(commit_each(range, 32, &requests), 32);
 	assert_int_equal(requests, 6);
-	CALLS(gpool_range_commit(range, 32, 1, -1),
-		"a page, and 31 more pages of the lease, which the process has not imported yet",
-		"cuMemImportFromShareableHandle 32, cuMemMap, cuMemSetAccess, 34 frames");
-	CALLS(gpool_range_commit(range, 33, 31, -1), "31 adjacent pages that the process has imported and not mapped",
-		"cuMemMap 31, cuMemSetAccess, 2 frames");
+	driver_fail("cuMemImportFromShareableHandle", 2, 999);
+	assert_int_equal(gpool_range_commit(range, 32, 1, -1), 0); /* only the next page is not imported */
+	/* The process has no room for 31 descriptors, but for that of the page. */
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	few = limit;
+	few.rlim_cur = (rlim_t)lowest_free() + 8;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	assert_int_equal(gpool_range_commit(range, 33, 1, -1), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	CALLS(gpool_range_commit(range, 34, 1, -1),
+		"a page, and 29 more pages of the lease, which the process has not imported yet",
+		"cuMemImportFromShareableHandle 30, cuMemMap, cuMemSetAccess, 32 frames");
+	CALLS(gpool_range_commit(range, 35, 29, -1), "29 adjacent pages that the process has imported and not mapped",
+		"cuMemMap 29, cuMemSetAccess, 2 frames");
 }
 
 /* If tenants are in several trust domains, a process imports only what it maps. */
