@@ -383,6 +383,29 @@ static void test_workloads(void **state)
 	}
 }
 
+static double rate_of(const cJSON *all, int capacity, const char *policy)
+{
+	return cJSON_GetObjectItem(result_of(all, capacity, policy), "hit_rate")->valuedouble;
+}
+
+/*
+ * If the popularity of documents never changes, LFU is the best policy. `adaptive` comes close to it only if it learns
+ * from few uses that new blocks, which are seldom used, do not have the rates of popular ones shortly after a use.
+ */
+static void test_constant_popularity(void **state)
+{
+	cJSON *all;
+
+	(void)state;
+	assert_int_equal(RUN("make-kv", "zipf", trace_path, "--blocks", "1000", "--requests", "8000"), 0);
+	assert_int_equal(
+		RUN("kv", trace_path, "--blocks", "250,700", "--policy", "adaptive,lfu", "-o", "json", "-q"), 0);
+	all = cJSON_Parse(read_text(tool.out));
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") - 0.019);
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") - 0.015);
+	cJSON_Delete(all);
+}
+
 static void test_makes_the_same_again(void **state)
 {
 	char *first;
@@ -565,6 +588,7 @@ int main(void)
 		cmocka_unit_test(test_bound),
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_workloads),
+		cmocka_unit_test(test_constant_popularity),
 		cmocka_unit_test(test_makes_the_same_again),
 		cmocka_unit_test(test_waste),
 		cmocka_unit_test(test_limit),
