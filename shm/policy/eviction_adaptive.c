@@ -52,7 +52,9 @@ enum {
 	CLASS_TOUCHED = 2 * ORIGINS * PLACE_STEPS,
 	CLASS_LEFT = CLASS_TOUCHED + 2 * TOUCH_STEPS * PAUSE_STEPS,
 	CLASSES = CLASS_LEFT + 2, /* nodes whose chain was left: never touched, or touched */
-	GROUPS = 2 * (ORIGINS + 1) + 1,
+	PAIRS_UNTOUCHED = ORIGINS * PLACE_STEPS,
+	PAIRS = PAIRS_UNTOUCHED + TOUCH_STEPS + 1,
+	GROUPS = ORIGINS + 2,
 	LISTS = CLASSES * AGES,
 
 	GHOST_WAYS = 8,      /* entries of a bucket; a key may be in any of them, and the oldest one is replaced */
@@ -62,11 +64,12 @@ enum {
 /*
  * None of these values is tuned for a workload; small changes of them make no difference. A weight is the number of
  * touches after which observations count as much as the prior assumption: for all classes together, for a factor, for a
- * family of classes at each age, and for a class of a larger family at each age.
+ * neighborhood of families at each age, for a family of classes at each age, and for a class of a larger family at each
+ * age.
  */
 /* factor applied to all counts at each turn: half is forgotten in 44 times the size of the cache */
 static const float memory = 1 - 1 / 256.f;
-static const float pooled_weight = 1, factor_weight = 10, family_weight = 2, class_weight = 10;
+static const float pooled_weight = 1, factor_weight = 10, near_weight = 1, family_weight = 2, class_weight = 10;
 static const float first_guess = 0.3f; /* rate at an age x that age, before anything is learned */
 
 enum {
@@ -249,62 +252,58 @@ static float age_width(const struct adaptive *adaptive, uint32_t age)
 			      : (float)adaptive->ages[AGES - 1];
 }
 
-/* Add the counts of the classes [first, end). */
-static void counts_add(
-	const struct adaptive *adaptive, uint32_t first, uint32_t end, float touches[AGES], float time[AGES])
+struct counts {
+	float touches[AGES], time[AGES];
+};
+
+static void counts_add(struct counts *counts, const float touches[AGES], const float time[AGES])
 {
-	for (uint32_t kind = first; kind < end; kind++)
-		for (uint32_t age = 0; age < AGES; age++) {
-			touches[age] += adaptive->touches[kind][age];
-			time[age] += adaptive->time[kind][age];
-		}
+	for (uint32_t age = 0; age < AGES; age++) {
+		counts->touches[age] += touches[age];
+		counts->time[age] += time[age];
+	}
 }
 
-/* Return true if nothing was counted in the classes [first, end). */
-static bool counts_are_empty(const struct adaptive *adaptive, uint32_t first, uint32_t end)
+/* Add the counts of the classes [first, end). */
+static void counts_add_classes(const struct adaptive *adaptive, uint32_t first, uint32_t end, struct counts *counts)
 {
 	for (uint32_t kind = first; kind < end; kind++)
-		for (uint32_t age = 0; age < AGES; age++)
-			if (adaptive->touches[kind][age] > 0 || adaptive->time[kind][age] > 0)
-				return false;
+		counts_add(counts, adaptive->touches[kind], adaptive->time[kind]);
+}
+
+static bool counts_are_empty(const float touches[AGES], const float time[AGES])
+{
+	for (uint32_t age = 0; age < AGES; age++)
+		if (touches[age] > 0 || time[age] > 0)
+			return false;
 	return true;
 }
 
 /* Compute the rate of touches at each age, over all classes. */
-static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
+static void rates_pool(const struct adaptive *adaptive, const struct counts *all, float rates[AGES])
 {
-	float touches[AGES] = {0}, time[AGES] = {0};
-
-	counts_add(adaptive, 0, CLASSES, touches, time);
 	for (uint32_t age = 0; age < AGES; age++) {
 		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2);
 
-		rates[age] = (touches[age] + pooled_weight) / (time[age] + pooled_weight / guess);
+		rates[age] = (all->touches[age] + pooled_weight) / (all->time[age] + pooled_weight / guess);
 	}
 }
 
-static bool class_is_touched(uint32_t kind)
-{
-	return kind >= CLASS_TOUCHED && kind < CLASS_LEFT;
-}
-
-/* Return the number of classes in the family that begins with this class: they differ only in the pause. */
-static uint32_t family_size(uint32_t kind)
-{
-	return class_is_touched(kind) ? PAUSE_STEPS : 1;
-}
-
 /*
- * Return the group of a class: touched nodes, nodes of an origin, or nodes whose chain was left. Families of a group
- * are assumed to have equal factors until more is known.
+ * A family is a range of classes that differ only in the pause. A pair consists of the two families that differ only in
+ * whether the nodes ever had a child, or of the classes of nodes whose chain was left. A group is a range of pairs:
+ * nodes of an origin by place, touched nodes by the number of touches, or nodes whose chain was left.
  */
-static uint32_t group_of(uint32_t kind)
+static uint32_t pair_begin(uint32_t pair)
 {
-	if (kind >= CLASS_LEFT)
-		return GROUPS - 1;
-	if (class_is_touched(kind))
-		return 2 * ORIGINS + (kind - CLASS_TOUCHED) / PAUSE_STEPS % 2;
-	return 2 * (kind / 2 / PLACE_STEPS) + kind % 2;
+	if (pair <= PAIRS_UNTOUCHED)
+		return 2 * pair;
+	return least(CLASS_TOUCHED + 2 * PAUSE_STEPS * (pair - PAIRS_UNTOUCHED), CLASSES);
+}
+
+static uint32_t group_of(uint32_t pair)
+{
+	return pair < PAIRS_UNTOUCHED ? pair / PLACE_STEPS : pair < PAIRS - 1 ? ORIGINS : ORIGINS + 1;
 }
 
 /* Observed touches, and those that rates let expect. The ratio of both is a factor. */
@@ -312,12 +311,11 @@ struct evidence {
 	float touches, expected;
 };
 
-static void evidence_add(
-	struct evidence *evidence, const float touches[AGES], const float time[AGES], const float rates[AGES])
+static void evidence_add(struct evidence *evidence, const struct counts *counts, const float rates[AGES])
 {
 	for (uint32_t age = 0; age < AGES; age++) {
-		evidence->touches += touches[age];
-		evidence->expected += time[age] * rates[age];
+		evidence->touches += counts->touches[age];
+		evidence->expected += counts->time[age] * rates[age];
 	}
 }
 
@@ -327,16 +325,16 @@ static float factor_of(const struct evidence *evidence, float prior)
 }
 
 /* Compute rates from counts. The prior assumption is that they are other rates multiplied by a factor. */
-static void rates_make(const float touches[AGES], const float time[AGES], const float other[AGES], float prior,
-	float weight, float rates[AGES])
+static void rates_make(
+	const struct counts *counts, const float other[AGES], float prior, float weight, float rates[AGES])
 {
 	struct evidence evidence = {0};
 	float factor;
 
-	evidence_add(&evidence, touches, time, other);
+	evidence_add(&evidence, counts, other);
 	factor = factor_of(&evidence, prior);
 	for (uint32_t age = 0; age < AGES; age++)
-		rates[age] = (touches[age] + weight) / (time[age] + weight / (other[age] * factor));
+		rates[age] = (counts->touches[age] + weight) / (counts->time[age] + weight / (other[age] * factor));
 }
 
 /* Compute the density at each age: the maximum, over all durations, of touches per unit of time. */
@@ -373,55 +371,91 @@ static void members_learn(struct adaptive *adaptive, uint32_t first, uint32_t en
 	float rates[AGES];
 
 	for (uint32_t kind = first; kind < end; kind++) {
-		bool is_empty = counts_are_empty(adaptive, kind, kind + 1);
+		bool is_empty = counts_are_empty(adaptive->touches[kind], adaptive->time[kind]);
+		struct counts counts = {0};
 
 		if (is_empty && empty != CLASSES) {
 			densities_copy(adaptive, kind, empty, 1);
 			continue;
 		}
-		rates_make(adaptive->touches[kind], adaptive->time[kind], family, 1, class_weight, rates);
+		counts_add_classes(adaptive, kind, kind + 1, &counts);
+		rates_make(&counts, family, 1, class_weight, rates);
 		densities(adaptive, rates, adaptive->density[kind]);
 		empty = is_empty ? kind : empty;
 	}
 }
 
 /* Compute the densities of a family: of all its classes together first, then of each. */
-static void family_learn(struct adaptive *adaptive, uint32_t first, const float pooled[AGES], float group)
+static void family_learn(
+	struct adaptive *adaptive, uint32_t first, uint32_t end, const struct counts *counts, const float prior[AGES])
 {
-	float touches[AGES] = {0}, time[AGES] = {0}, rates[AGES];
-	uint32_t end = first + family_size(first);
+	float rates[AGES];
 
-	counts_add(adaptive, first, end, touches, time);
-	rates_make(touches, time, pooled, group, family_weight, rates);
+	rates_make(counts, prior, 1, family_weight, rates);
 	if (end == first + 1)
 		densities(adaptive, rates, adaptive->density[first]);
 	else
 		members_learn(adaptive, first, end, rates);
 }
 
-/* Compute the densities of all classes from the rates over all classes. */
-static void classes_learn(struct adaptive *adaptive, const float pooled[AGES])
+/*
+ * Compute the rates of a pair and its neighbors in the group together. The prior assumption is the rates of the group.
+ * These are the rates over all classes multiplied by a factor.
+ */
+static void rates_near(
+	const struct counts pairs[PAIRS], uint32_t pair, const float pooled[AGES], float group, float rates[AGES])
 {
-	struct evidence groups[GROUPS] = {0};
-	uint32_t empty[GROUPS]; /* an empty family of each group, whose densities are known; CLASSES: none */
+	struct counts near = pairs[pair];
 
-	for (uint32_t kind = 0; kind < CLASSES; kind++)
-		if (!counts_are_empty(adaptive, kind, kind + 1))
-			evidence_add(&groups[group_of(kind)], adaptive->touches[kind], adaptive->time[kind], pooled);
-	for (uint32_t group = 0; group < GROUPS; group++)
-		empty[group] = CLASSES;
-	for (uint32_t kind = 0, count; kind < CLASSES; kind += count) {
-		uint32_t group = group_of(kind);
+	if (pair > 0 && group_of(pair - 1) == group_of(pair))
+		counts_add(&near, pairs[pair - 1].touches, pairs[pair - 1].time);
+	if (pair + 1 < PAIRS && group_of(pair + 1) == group_of(pair))
+		counts_add(&near, pairs[pair + 1].touches, pairs[pair + 1].time);
+	rates_make(&near, pooled, group, near_weight, rates);
+}
+
+/*
+ * Compute the densities of both families of a pair. The prior assumption is the rates near the pair. The rates over all
+ * classes would not do: at low ages they depend mostly on nodes that are touched often, and a family whose nodes are
+ * seldom touched spends so little time at these ages that it would keep the prior assumption for long. Empty families
+ * of a group get equal densities. empty: a family whose densities they get; CLASSES: none yet.
+ */
+static void pair_learn(struct adaptive *adaptive, const struct counts pairs[PAIRS], uint32_t pair,
+	const float pooled[AGES], float group, uint32_t *empty)
+{
+	uint32_t first = pair_begin(pair), end = pair_begin(pair + 1), size = (end - first) / 2;
+	float near[AGES];
+
+	rates_near(pairs, pair, pooled, group, near);
+	for (; first < end; first += size) {
+		struct counts counts = {0};
 		bool is_empty;
 
-		count = family_size(kind);
-		is_empty = counts_are_empty(adaptive, kind, kind + count);
-		if (is_empty && empty[group] != CLASSES) {
-			densities_copy(adaptive, kind, empty[group], count);
+		counts_add_classes(adaptive, first, first + size, &counts);
+		is_empty = counts_are_empty(counts.touches, counts.time);
+		if (is_empty && *empty != CLASSES) {
+			densities_copy(adaptive, first, *empty, size);
 			continue;
 		}
-		family_learn(adaptive, kind, pooled, factor_of(&groups[group], 1));
-		empty[group] = is_empty ? kind : empty[group];
+		family_learn(adaptive, first, first + size, &counts, near);
+		*empty = is_empty ? first : *empty;
+	}
+}
+
+/* Compute the densities of all classes from the rates over all classes. */
+static void pairs_learn(struct adaptive *adaptive, const struct counts pairs[PAIRS], const float pooled[AGES])
+{
+	struct evidence groups[GROUPS] = {0};
+	uint32_t empty[GROUPS];
+
+	for (uint32_t group = 0; group < GROUPS; group++)
+		empty[group] = CLASSES;
+	for (uint32_t pair = 0; pair < PAIRS; pair++)
+		evidence_add(&groups[group_of(pair)], &pairs[pair], pooled);
+	for (uint32_t pair = 0; pair < PAIRS; pair++) {
+		uint32_t group = group_of(pair);
+
+		pair_learn(adaptive, pairs, pair, pooled, factor_of(&groups[group], 1), &empty[group]);
 	}
 }
 
@@ -483,10 +517,15 @@ static void counts_decay(float counts[AGES])
 
 static void learn(struct adaptive *adaptive)
 {
+	struct counts pairs[PAIRS] = {0}, all = {0};
 	float pooled[AGES];
 
-	rates_pool(adaptive, pooled);
-	classes_learn(adaptive, pooled);
+	for (uint32_t pair = 0; pair < PAIRS; pair++) {
+		counts_add_classes(adaptive, pair_begin(pair), pair_begin(pair + 1), &pairs[pair]);
+		counts_add(&all, pairs[pair].touches, pairs[pair].time);
+	}
+	rates_pool(adaptive, &all, pooled);
+	pairs_learn(adaptive, pairs, pooled);
 	ranks_make(adaptive);
 	for (uint32_t kind = 0; kind < CLASSES; kind++) {
 		counts_decay(adaptive->touches[kind]);

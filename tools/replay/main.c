@@ -81,8 +81,11 @@ static const struct option_spec kv_options[] = {
 		"Sizes of the cache in blocks. The default is 1000,2000,5000,10000,20000."),
 	OPTION(OPTION_POLICY, 0, "policy", "NAMES",
 		"Eviction policies, separated by commas: lru, adaptive (learns the hit density by age and class, also "
-		"from ghosts), optimum (knows the whole trace), and for comparison lru2, gdsf, s3fifo. With --engines "
-		"only the first two. The default is lru,adaptive,optimum, or lru with --engines."),
+		"from ghosts), optimum (knows the whole trace), and for comparison fifo, lfu, lru2, gdsf, s3fifo. With "
+		"--engines only the first two. The default is lru,adaptive,optimum, or lru with --engines."),
+	OPTION(OPTION_HISTORY, 0, "history", "N",
+		"Number of evicted blocks that lfu, lru2 and gdsf remember for each block of the cache; adaptive "
+		"remembers at most 8. The default is to remember all."),
 	OPTION(OPTION_ENGINES, 0, "engines", "N",
 		"Serve the requests with N engine processes, up to 16, on an agent, in one run for each combination of "
 		"--tokens, --growth, --watermark and --policy."),

@@ -170,8 +170,9 @@ int prefix_play(const struct prefix_plan *plan, struct prefix_result *result)
 	play.kept = malloc(trace->node_count * sizeof(*play.kept));
 	if (play.kept)
 		memset(play.kept, 0xff, trace->node_count * sizeof(*play.kept));
-	error = play.kept ? prefix_simple_begin(play.eviction, plan->policy, plan->capacity, trace->node_count)
-			  : -ENOMEM;
+	error = play.kept
+		? prefix_simple_begin(play.eviction, plan->policy, plan->capacity, trace->node_count, plan->history)
+		: -ENOMEM;
 	if (!error && plan->policy == &prefix_optimum)
 		error = play_foresee(&play);
 	play.begin_ns = play.shown_ns = monotonic_ns();

@@ -20,6 +20,7 @@ struct prefix_plan {
 	const struct prefix_trace *trace;
 	const struct eviction_policy *policy;
 	uint32_t capacity; /* in blocks, 1..PREFIX_CAPACITY_MAX */
+	uint32_t history;  /* of simple policies, see prefix_simple_begin() */
 	bool progress;     /* print progress on standard error */
 	const volatile sig_atomic_t *interrupted;
 };

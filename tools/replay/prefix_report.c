@@ -74,7 +74,7 @@ enum { PANEL_HEIGHT = 200 };
 /* All kinds of color vision can distinguish them; the optimum also has dashes. */
 static const char style[] =
 	".lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
-	".lru2{stroke:#2f9e63}.gdsf{stroke:#b0418f}.s3fifo{stroke:#8a6d1f}\n"
+	".lru2{stroke:#2f9e63}.gdsf{stroke:#b0418f}.s3fifo{stroke:#8a6d1f}.lfu{stroke:#c23b3b}.fifo{stroke:#3aa0a8}\n"
 	"@media(prefers-color-scheme:dark){.lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";
 
 static const char *percent(char text[TEXT_BYTES], uint64_t value)

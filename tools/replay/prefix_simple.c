@@ -17,6 +17,7 @@ enum { QUEUE_SMALL, QUEUE_MAIN };
 struct past {
 	uint64_t used; /* time of the last use, or of the eviction from the small queue; 0: none */
 	uint32_t uses;
+	bool evicted; /* a member of `evicted` */
 };
 
 struct place {
@@ -29,6 +30,9 @@ struct simple {
 	struct number_heap candidates[QUEUES];
 	struct place *places; /* [node_count] */
 	struct past *past;    /* [keys] */
+	/* remembered evicted keys by time of their last use; unused if their number is not limited */
+	struct number_heap evicted;
+	uint64_t evicted_most; /* UINT64_MAX: not limited */
 	uint32_t capacity, small_count;
 	uint64_t time, small_evictions;
 	uint64_t floor; /* GDSF: value of the last evicted node */
@@ -42,6 +46,7 @@ static void simple_fini(struct eviction *eviction)
 		return;
 	for (int queue = 0; queue < QUEUES; queue++)
 		number_heap_fini(&simple->candidates[queue]);
+	number_heap_fini(&simple->evicted);
 	free(simple->places);
 	free(simple->past);
 	free(simple);
@@ -63,21 +68,53 @@ static int simple_init(struct eviction *eviction)
 	return 0;
 }
 
-int prefix_simple_begin(
-	struct eviction *eviction, const struct eviction_policy *policy, uint32_t capacity, uint32_t keys)
+int prefix_simple_begin(struct eviction *eviction, const struct eviction_policy *policy, uint32_t capacity,
+	uint32_t keys, uint32_t history)
 {
 	struct simple *simple = eviction->state;
 
 	if (policy->init != simple_init)
 		return 0;
 	simple->capacity = capacity;
+	simple->evicted_most = history ? (uint64_t)history * capacity : UINT64_MAX;
 	simple->past = calloc(keys, sizeof(*simple->past));
-	return simple->past ? 0 : -ENOMEM;
+	if (!simple->past)
+		return -ENOMEM;
+	return history ? number_heap_init(&simple->evicted, keys) : 0;
 }
 
 static struct past *past_of(const struct eviction *eviction, uint32_t node)
 {
 	return &((const struct simple *)eviction->state)->past[eviction->nodes[node].key];
+}
+
+/* Record a use of the node's key. Return what was remembered before. */
+static struct past past_use(struct eviction *eviction, uint32_t node)
+{
+	struct past *past = past_of(eviction, node), before = *past;
+
+	if (past->evicted)
+		number_heap_remove(&((struct simple *)eviction->state)->evicted, (uint32_t)eviction->nodes[node].key);
+	*past = (struct past){.used = eviction->clock, .uses = past->uses + 1};
+	return before;
+}
+
+/* Remember an evicted key. If there are too many, forget the one whose last use is the oldest. */
+static void past_keep(struct eviction *eviction, uint32_t node)
+{
+	struct simple *simple = eviction->state;
+	struct past *past = past_of(eviction, node);
+	uint32_t oldest;
+
+	if (simple->evicted_most == UINT64_MAX)
+		return;
+	past->evicted = true;
+	number_heap_add(&simple->evicted, (uint32_t)eviction->nodes[node].key, past->used);
+	if (simple->evicted.count <= simple->evicted_most)
+		return;
+	oldest = number_heap_lowest(&simple->evicted);
+	number_heap_remove(&simple->evicted, oldest);
+	simple->past[oldest] = (struct past){0};
 }
 
 static void simple_offered(struct eviction *eviction, uint32_t node)
@@ -100,16 +137,65 @@ static uint32_t simple_victim(struct eviction *eviction)
 	return number_heap_lowest(&((const struct simple *)eviction->state)->candidates[0]);
 }
 
-/* ---- LRU-2 ---- */
+static void simple_left(struct eviction *eviction, uint32_t node, bool evicted)
+{
+	if (evicted)
+		past_keep(eviction, node);
+}
+
+/* ---- FIFO ---- */
+
+static void fifo_inserted(struct eviction *eviction, uint32_t node)
+{
+	((struct simple *)eviction->state)->places[node].order = eviction->clock;
+}
+
+const struct eviction_policy prefix_fifo = {
+	.name = "fifo",
+	.init = simple_init,
+	.fini = simple_fini,
+	.inserted = fifo_inserted,
+	.offered = simple_offered,
+	.withdrawn = simple_withdrawn,
+	.victim = simple_victim,
+};
+
+/* ---- LFU ---- */
 
 /* The clock is less than 2^32: a trace has fewer blocks. */
+static void lfu_inserted(struct eviction *eviction, uint32_t node)
+{
+	struct past before = past_use(eviction, node);
+
+	((struct simple *)eviction->state)->places[node].order = (uint64_t)before.uses << 32 | eviction->clock;
+}
+
+static void lfu_touched(struct eviction *eviction, uint32_t node, uint64_t before)
+{
+	(void)before;
+	lfu_inserted(eviction, node);
+}
+
+const struct eviction_policy prefix_lfu = {
+	.name = "lfu",
+	.init = simple_init,
+	.fini = simple_fini,
+	.inserted = lfu_inserted,
+	.touched = lfu_touched,
+	.offered = simple_offered,
+	.withdrawn = simple_withdrawn,
+	.victim = simple_victim,
+	.left = simple_left,
+};
+
+/* ---- LRU-2 ---- */
+
 static void lru2_inserted(struct eviction *eviction, uint32_t node)
 {
 	struct simple *simple = eviction->state;
-	struct past *past = past_of(eviction, node);
+	struct past before = past_use(eviction, node);
 
-	simple->places[node].order = past->used ? past->used << 32 : eviction->clock;
-	past->used = eviction->clock;
+	simple->places[node].order = before.used ? before.used << 32 : eviction->clock;
 }
 
 static void lru2_touched(struct eviction *eviction, uint32_t node, uint64_t before)
@@ -127,6 +213,7 @@ const struct eviction_policy prefix_lru2 = {
 	.offered = simple_offered,
 	.withdrawn = simple_withdrawn,
 	.victim = simple_victim,
+	.left = simple_left,
 };
 
 /* ---- GDSF ---- */
@@ -135,7 +222,7 @@ static void gdsf_inserted(struct eviction *eviction, uint32_t node)
 {
 	struct simple *simple = eviction->state;
 
-	simple->places[node].order = (simple->floor + ++past_of(eviction, node)->uses) << 32 | eviction->clock;
+	simple->places[node].order = (simple->floor + past_use(eviction, node).uses + 1) << 32 | eviction->clock;
 }
 
 static void gdsf_touched(struct eviction *eviction, uint32_t node, uint64_t before)
@@ -151,6 +238,7 @@ static void gdsf_left(struct eviction *eviction, uint32_t node, bool evicted)
 
 	if (evicted && value > simple->floor)
 		simple->floor = value;
+	simple_left(eviction, node, evicted);
 }
 
 const struct eviction_policy prefix_gdsf = {

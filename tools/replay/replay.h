@@ -54,6 +54,7 @@ enum option_id {
 	OPTION_APART,
 	OPTION_IDLE,
 	OPTION_CORRUPT,
+	OPTION_HISTORY,
 };
 
 /* The verbs. */

@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POLICIES_MAX = 6 };
+enum { POLICIES_MAX = 8, HISTORY_MAX = 1000 };
 
 struct replay {
-	const char *chart; /* NULL: none */
-	uint64_t limit;
+	const char *chart;       /* NULL: none */
+	uint64_t limit, history; /* 0: no limit */
 	struct number_list sizes;
 	const struct eviction_policy *policies[POLICIES_MAX];
 	int policy_count;
@@ -31,9 +31,11 @@ struct replay {
 
 static bool policies_read(const struct command *command, struct replay *replay)
 {
-	static const char *const names[] = {"lru", "adaptive", "optimum", "lru2", "gdsf", "s3fifo", NULL};
+	static const char *const names[] = {
+		"lru", "adaptive", "optimum", "fifo", "lfu", "lru2", "gdsf", "s3fifo", NULL};
 	const struct eviction_policy *const policies[] = {eviction_policy_named("lru"),
-		eviction_policy_named("adaptive"), &prefix_optimum, &prefix_lru2, &prefix_gdsf, &prefix_s3fifo};
+		eviction_policy_named("adaptive"), &prefix_optimum, &prefix_fifo, &prefix_lfu, &prefix_lru2,
+		&prefix_gdsf, &prefix_s3fifo};
 	struct number_list list;
 
 	if (!command_names(command, OPTION_POLICY, "lru,adaptive,optimum", names, &list))
@@ -50,6 +52,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	replay->sizes = (struct number_list){.least = 1, .most = PREFIX_CAPACITY_MAX};
 	return command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
 		policies_read(command, replay) &&
+		command_number(command, OPTION_HISTORY, 1, HISTORY_MAX, 0, &replay->history) &&
 		command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
@@ -72,8 +75,10 @@ static int report_write(const struct command *command, const struct replay *repl
 
 static int replay_all(const struct command *command, struct replay *replay)
 {
-	struct prefix_plan plan = {
-		.trace = &replay->trace, .progress = !command->values[OPTION_QUIET], .interrupted = &interrupted};
+	struct prefix_plan plan = {.trace = &replay->trace,
+		.history = (uint32_t)replay->history,
+		.progress = !command->values[OPTION_QUIET],
+		.interrupted = &interrupted};
 
 	for (int i = 0; i < replay->sizes.count * replay->policy_count; i++) {
 		int error;
@@ -130,7 +135,7 @@ free_replay:
 
 int kv_run(const struct command *command)
 {
-	static const int of_model[] = {OPTION_BLOCKS, OPTION_HELP},
+	static const int of_model[] = {OPTION_BLOCKS, OPTION_HISTORY, OPTION_HELP},
 			 of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD, OPTION_APART,
 				 OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT,
 				 OPTION_HELP};
