@@ -27,7 +27,7 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 
 from harness import POOL, Agent, gpool  # noqa: E402
 
-from gpool.vllm import _version, _worker, register  # noqa: E402
+from gpool.vllm import _scheduler, _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import State  # noqa: E402
 from gpool.vllm._messages import Action, Filled, Op, Orders, pack  # noqa: E402
 from gpool.vllm._scheduler import NOTHING  # noqa: E402
@@ -189,6 +189,37 @@ class OneEngine(Simulated):
             engine.run()
         engine.check()
         self.balanced(engine)
+
+    def test_a_request_continues_a_prefix_in_the_chunk_that_is_never_released(self) -> None:
+        """The cached blocks of the first chunk are among vLLM's free blocks, but the request takes them, too."""
+        for share, full in ((False, False), (False, True), (True, True)):
+            with self.subTest(share=share, full=full), self.agent.pool() as other:
+                engine = self.engine(extra={"share": share})
+                self.enterContext(
+                    mock.patch.object(_scheduler, "YIELD_SECONDS", (0, 0))
+                )  # the steps do not depend on time
+                blocks = self.fill_pool(other) if full else []
+                engine.add("a", tokens(1, 20), 20)
+                engine.run(100)
+                self.assertFalse(engine.balloon._is_empty(0), engine.describe())
+                self.assertEqual(engine.balloon.count(State.OUT), engine.balloon.geometry.chunks - 1)
+                engine.add("b", tokens(1, 20) + engine.answers["a"] + tokens(2, 24), 5)
+                for _ in range(20 if full else 0):
+                    engine.step()  # its growth is refused
+                for block in blocks:
+                    block.free()
+                engine.run(100)
+                engine.check()
+                self.assertEqual(engine.cached["b"], 2 * BLOCK_TOKENS)
+                engine.close()
+
+    def fill_pool(self, pool: Any) -> List[Any]:
+        """Allocate all pages of the pool."""
+        blocks: List[Any] = []
+        with contextlib.suppress(gpool.NoRoom):
+            while True:
+                blocks.append(pool.alloc(1))
+        return blocks
 
     def test_most_steps_have_no_work_and_the_others_do_the_same_work(self) -> None:
         agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low

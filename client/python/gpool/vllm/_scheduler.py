@@ -21,6 +21,7 @@ from ._sharing import Sharing
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
@@ -150,17 +151,21 @@ class Scheduler:
         self._quiet = 0
         if time.monotonic() < self._yield_until:
             return None
-        if not self._claim(request, computed):
+        cached = self._cached(request, computed)
+        if not self._claim(cached):
             return None
         if self._sharing is not None and not request.skip_reading_prefix_cache:
             if self._sharing.fetch(request, computed):
                 return None
         missing = self._missing(request, computed)
-        self._need = max(self._need, missing)
         rest = self._rest()
+        # vLLM counts cached blocks that no request uses as free. The request takes them besides the missing ones.
+        taken = sum(block.ref_cnt == 0 for block in cached)
+        self._need = max(self._need, missing + max(0, taken - rest))
         # After an idle time, a request that publishes nothing uses the rest: otherwise this step would compute nothing.
         kept = 0 if self._idle and self._sharing is None else rest
-        if self.balloon.pool.get_num_free_blocks() - kept < missing - bool(kept) and self.balloon.can_grow:
+        free = self.balloon.pool.get_num_free_blocks() - max(kept, taken)
+        if free < missing - bool(kept) and self.balloon.can_grow:
             # Include the postponed requests before this one: as many as can run, and as one step can compute.
             if not self._postponed or (
                 self._postponed < self._most - len(self._admitted) and self._promised_tokens < self._step_tokens
@@ -168,7 +173,7 @@ class Scheduler:
                 self._postponed += 1
                 self._promised += self._room(missing)
                 self._promised_tokens += request.num_tokens - computed
-                self.balloon.grow(max(missing, self._promised) + rest)
+                self.balloon.grow(max(missing, self._promised) + max(rest, taken))
             return None
         if self._simple:
             self.balloon.arrange(missing - 1)
@@ -187,16 +192,28 @@ class Scheduler:
         """Return the number of blocks that a request with `computed` tokens needs to begin."""
         return (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
 
-    def _claim(self, request: Request, computed: int) -> bool:
+    def _cached(self, request: Request, computed: int) -> List[KVCacheBlock]:
+        """Return the cached blocks with the first `computed` tokens of a request.
+
+        For several groups of layers, return instead all cached blocks of chunk 0, which is always LIVE. vLLM's other
+        free blocks are cached only while requests use their chunks.
+        """
+        pool = self.balloon.pool
+        if not self._simple:
+            return [block for block in self.balloon.blocks(0) if computed and block.block_hash is not None]
+        found = (
+            pool.get_cached_block(request.block_hashes[place], [0]) for place in range(computed // self._block_tokens)
+        )
+        return [blocks[0] for blocks in found if blocks]
+
+    def _claim(self, cached: List[KVCacheBlock]) -> bool:
         if not self._simple:
             return self.balloon.claim_all()
         chunks: List[int] = []
-        for place in range(computed // self._block_tokens):
-            found = self.balloon.pool.get_cached_block(request.block_hashes[place], [0])
-            if found:
-                chunk = self.balloon.chunk_of(found[0].block_id)
-                if not chunks or chunks[-1] != chunk:
-                    chunks.append(chunk)
+        for block in cached:
+            chunk = self.balloon.chunk_of(block.block_id)
+            if not chunks or chunks[-1] != chunk:
+                chunks.append(chunk)
         return self.balloon.claim(chunks)
 
     def admitted(self, request: Request) -> None:
