@@ -61,12 +61,15 @@ class Simulated(unittest.TestCase):
     def used(self) -> int:
         """Return the number of pages that hold content which cannot be taken: not free, idle, or evictable."""
         with self.agent.pool() as pool:
-            blocks: List[Any] = []
-            try:
-                while True:
-                    blocks.append(pool.alloc(1))
-            except gpool.NoRoom:
-                return PAGES - len(blocks)
+            return pool.page_count - len(self.fill_pool(pool))
+
+    def fill_pool(self, pool: Any) -> List[Any]:
+        """Allocate all pages of the pool that can be taken."""
+        blocks: List[Any] = []
+        with contextlib.suppress(gpool.NoRoom):
+            while True:
+                blocks.append(pool.alloc(1))
+        return blocks
 
     def balanced(self, engine: Engine) -> None:
         """The states of the chunks and the references of vLLM's blocks agree, in an idle engine."""
@@ -195,9 +198,6 @@ class OneEngine(Simulated):
         for share, full in ((False, False), (False, True), (True, True)):
             with self.subTest(share=share, full=full), self.agent.pool() as other:
                 engine = self.engine(extra={"share": share})
-                self.enterContext(
-                    mock.patch.object(_scheduler, "YIELD_SECONDS", (0, 0))
-                )  # the steps do not depend on time
                 blocks = self.fill_pool(other) if full else []
                 engine.add("a", tokens(1, 20), 20)
                 engine.run(100)
@@ -212,14 +212,6 @@ class OneEngine(Simulated):
                 engine.check()
                 self.assertEqual(engine.cached["b"], 2 * BLOCK_TOKENS)
                 engine.close()
-
-    def fill_pool(self, pool: Any) -> List[Any]:
-        """Allocate all pages of the pool."""
-        blocks: List[Any] = []
-        with contextlib.suppress(gpool.NoRoom):
-            while True:
-                blocks.append(pool.alloc(1))
-        return blocks
 
     def test_most_steps_have_no_work_and_the_others_do_the_same_work(self) -> None:
         agent = Agent(pool=POOL.replace("32MiB", "128MiB"))  # the pressure stays low
@@ -592,6 +584,72 @@ class Sharing(Simulated):
             engine.close()
             self.engines.remove(engine)
         return engines
+
+    def two_engines(self, workers: int, waits: bool) -> List[Engine]:
+        """Return engines of which one at a time has room for its requests. Their steps do not wait for memory."""
+        self.enterContext(mock.patch.object(_scheduler, "PATIENCE_MS", 1))
+        self.agent = Agent(pool=POOL.replace("32MiB", f"{10 * workers * 512}KiB"))
+        self.addCleanup(self.agent.stop)
+        engines = [self.engine(workers=workers) for _ in range(2)]
+        for seed, engine in enumerate(engines):
+            engine.waits = waits
+            for number in range(2):
+                engine.add(str(number), tokens(10 * seed + number, 430), 30)
+        return engines
+
+    def alternate(self, engines: List[Engine]) -> None:
+        """Answer all requests; a round in which each engine makes a step seldom computes no token."""
+        for _ in range(200):  # 120 tokens
+            if not any([engine.step() for engine in engines]):
+                break
+        for engine in engines:
+            engine.check()
+            self.balanced(engine)
+        self.assertEqual(self.used(), sum(len(engine.workers) for engine in engines))  # the chunks that they keep
+        while self.engines:
+            self.engines.pop().close()
+
+    def test_engines_that_need_the_same_memory_get_it_in_turn_at_any_speed(self) -> None:
+        for workers in (1, 2):
+            for waits in (True, False):
+                with self.subTest(workers=workers, waits=waits):
+                    self.alternate(self.two_engines(workers, waits))
+
+    def test_memory_that_is_reserved_for_an_aborted_request_is_given_back(self) -> None:
+        for others in (True, False):
+            engines = self.two_engines(2, True)
+            schedulers = [engine.connector._of_scheduler for engine in engines]
+            for _ in range(100):
+                if any(scheduler._chosen for scheduler in schedulers):
+                    break
+                for engine in engines:
+                    engine.step()
+            place = [bool(scheduler._chosen) for scheduler in schedulers].index(True)
+            names = [schedulers[place]._chosen] if others else list("01")
+            engines[place].scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
+            for name in names:
+                del engines[place].prompts[name]
+            self.alternate(engines)
+            self.assertFalse(any(scheduler._reservations.numbers for scheduler in schedulers))
+
+    def test_a_reservation_counts_on_cached_content_only_once(self) -> None:
+        engine = self.engine(extra={"share": False})
+        self.enterContext(mock.patch.object(_scheduler, "PATIENCE_MS", 1))
+        engine.add("a", tokens(1, 4 * CHUNK_TOKENS), 1)
+        engine.run()
+        with self.agent.pool() as other:
+            blocks = [other.alloc(1) for _ in range(PAGES - 5)]  # all except the engine's
+            engine.add("b", tokens(1, 4 * CHUNK_TOKENS) + tokens(2, 150), 5)
+            for _ in range(50):
+                engine.step()
+            scheduler = engine.connector._of_scheduler
+            self.assertTrue(scheduler._stuck and scheduler._whole, engine.describe())
+            for block in blocks:
+                block.free()
+        engine.run(100)
+        engine.check()
+        self.balanced(engine)
+        self.assertEqual(self.used(), 1)
 
     def test_the_forward_pass_does_not_wait_for_operations(self) -> None:
         engine = self.engine()

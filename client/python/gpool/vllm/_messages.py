@@ -83,10 +83,12 @@ class Orders(KVConnectorMetadata):
     ops: List[Op] = field(default_factory=list)
     patience_ms: int = 0
     """longest wait of a commit for pages; 0 if a forward pass follows, which would wait"""
+    reservations: Tuple[int, ...] = ()
+    """for each rank, the reservation from which commits take pages; empty: none"""
 
     def __reduce__(self) -> Tuple[Any, ...]:
         """Return how pickle makes the message: most steps have no operations, and then need no fields."""
-        return (Orders, (self.ops, self.patience_ms) if self.ops or self.patience_ms else ())
+        return (Orders, (self.ops, self.patience_ms, self.reservations) if self.ops or self.patience_ms else ())
 
 
 class Answer(NamedTuple):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
-import time
 from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Set
 
 from .._object import ObjectClass
@@ -15,6 +13,7 @@ from ._geometry import Geometry, geometry_of
 from ._identity import namespace_of
 from ._messages import Answers, Orders
 from ._metrics import Stats, stats_of
+from ._reservations import Reservations
 from ._settings import Settings, attach, pool_name
 from ._sharing import Sharing
 
@@ -39,10 +38,7 @@ LOOK_STEPS = 16
 LOOK_AT_ALL_STEPS = 1024
 """steps after which all chunks are checked"""
 STUCK_REFUSALS = 3
-"""consecutive refusals after which an engine without running requests ends the claims of its waiting requests"""
-YIELD_SECONDS = (0.005, 0.05)
-"""bounds of the random time for which this engine then admits no request, so that one of several such engines continues
-"""
+"""consecutive refusals after which an engine without running requests reserves the memory of its first waiting request"""
 NOTHING = Orders()
 """the message of most steps; never changed"""
 SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
@@ -76,7 +72,11 @@ class Scheduler:
         self._settled = False
         self._idle = True  # no request was running at the end of the last step
         self._freed = False  # blocks of requests that had ended before
-        self._yield_until = 0.0
+        self._first: Optional[Request] = None  # the first waiting request of this step
+        self._stuck = False  # no memory is committed until that of the first waiting request is reserved
+        self._chosen = ""  # the request whose memory is reserved
+        self._whole = False  # reserve memory for all tokens of the request: cached ones were lost in the last attempt
+        self._reservations = Reservations(self._pools)
         self._sharing: Optional[Sharing] = None
 
     def _attach(self, name: str) -> List[Pool]:
@@ -149,7 +149,8 @@ class Scheduler:
         The blocks of other engines are entered into vLLM's own prefix cache, so vLLM never has external tokens.
         """
         self._quiet = 0
-        if time.monotonic() < self._yield_until:
+        self._first = self._first or request
+        if self._stuck or (self._chosen and request.request_id != self._chosen):
             return None
         cached = self._cached(request, computed)
         if not self._claim(cached):
@@ -181,7 +182,7 @@ class Scheduler:
 
     def _rest(self, cached: bool = True) -> int:
         """Return the number of free blocks with which no request begins, because chunks are published as a whole."""
-        return self.balloon.rest(cached) if self._simple and not self.balloon.refusals else 0
+        return self.balloon.rest(cached) if self._simple and not self.balloon.refusals and not self._chosen else 0
 
     def _room(self, missing: int) -> int:
         """Return the number of blocks to commit for a request that needs `missing`: it begins with whole chunks."""
@@ -262,25 +263,32 @@ class Scheduler:
         every |= self._freed
         spare = self._spare(output) if self._requests else 0
         look = self._dirty or balloon.step % LOOK_STEPS == 0
+        if self._chosen:
+            self._check_chosen()
         if not self._requests:
+            self._stuck = False
             balloon.settle(0, publish, every=True)
             balloon.offer()
             self._settled = True
         else:
-            self._unstick(output)
+            self._detect_stuck(output)
             if look or balloon.refusals:
-                balloon.settle(spare, publish, every)
+                balloon.settle(0 if self._stuck else spare, publish, every)
             if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
                 balloon.offer()
-            if time.monotonic() >= self._yield_until:
+            if self._stuck:
+                self._reserve()
+            else:
                 balloon.grow(spare)
             balloon.continue_after(last)
+        self._first = None
         self._dirty = self._freed = False
         self._need = self._short = self._promised = self._promised_tokens = self._postponed = 0
         self._idle = not self._admitted
         self._quiet = self._quiet_steps(output)
         balloon.step += 1
-        return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
+        patience_ms = 0 if output.total_num_scheduled_tokens else PATIENCE_MS
+        return Orders(balloon.take_ops(), patience_ms, self._reservations.numbers)
 
     def _quiet_steps(self, output: SchedulerOutput) -> int:
         """Return the number of next steps in which no request fills or takes a block, and that precede the next look at
@@ -288,7 +296,7 @@ class Scheduler:
         """
         if not self._simple or self.balloon.refusals or not self._admitted or not self._is_quiet(output):
             return 0
-        if time.monotonic() < self._yield_until or not self._requests.keys() >= output.num_scheduled_tokens.keys():
+        if not self._requests.keys() >= output.num_scheduled_tokens.keys():
             return 0
         filled = [
             (self._requests[request_id].num_computed_tokens + 1) % self._block_tokens
@@ -327,7 +335,7 @@ class Scheduler:
 
         The latter are not included under pressure, and the number is 0 after a refusal.
         """
-        if len(self._requests) == len(self._admitted) or not self._simple or self.balloon.refusals:
+        if len(self._requests) == len(self._admitted) or not self._simple or self.balloon.refusals or self._chosen:
             return 0
         slots = max(0, self._most - len(self._admitted))
         if ending and not self._pressed():
@@ -389,13 +397,35 @@ class Scheduler:
                     last.append(blocks[-1])
         return last
 
-    def _unstick(self, output: SchedulerOutput) -> None:
-        """End the claims of waiting requests if the pool has no room and no request is running."""
-        if not output.total_num_scheduled_tokens and not self._admitted and self.balloon.refusals >= STUCK_REFUSALS:
-            self.balloon.refusals = 1
+    def _detect_stuck(self, output: SchedulerOutput) -> None:
+        """Release all memory if the pool has no room and no request is running: other engines may be in the same state,
+        and hold memory that this engine needs.
+        """
+        if self._stuck or output.total_num_scheduled_tokens or self._admitted:
+            return
+        if self.balloon.refusals >= STUCK_REFUSALS:
+            self._stuck = True
             self.balloon.unclaim()
-            self._yield_until = time.monotonic() + random.uniform(*YIELD_SECONDS)
-            self._dirty = True
+
+    def _reserve(self) -> None:
+        """Try to reserve the memory of the first waiting request, when all other memory is released."""
+        if self._first is None or self.balloon.busy:
+            return
+        found = 0 if self._whole or not self._simple else self._found(self._first)
+        chunks = -(-self._missing(self._first, found) // self.geometry.chunk_blocks)
+        if self._reservations.make(chunks * self.geometry.chunk_pages, PATIENCE_MS):
+            self._stuck = False
+            self._chosen = self._first.request_id
+            self.balloon.refusals = 0
+
+    def _check_chosen(self) -> None:
+        """End the reservation if its request has begun, is not the first one anymore, or needs more than was reserved."""
+        began = self._chosen in self._admitted
+        first = self._first is not None and self._first.request_id == self._chosen
+        if began or not first or self.balloon.refusals:
+            self._whole = first and not began
+            self._chosen = ""
+            self._reservations.release()
 
     def hear(self, answers: Answers) -> None:
         """Process the answers of the workers to a step's operations."""

@@ -9,6 +9,7 @@ waits for the thread, so that the answers do not need a further step.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import struct
@@ -21,7 +22,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .._errors import Error, NoRoom, Stale
+from .._errors import Error, NoRoom, NotFound, Stale
 from .._object import Object, ObjectClass
 from .._options import Usage
 from .._pool import Pool
@@ -128,7 +129,7 @@ class Worker:
                 later.add(op.chunk)
             else:
                 now.append(op)
-        self._begin(now, orders.patience_ms)
+        self._begin(now, orders.patience_ms, orders.reservations[self._rank] if orders.reservations else 0)
         self._waits = orders.patience_ms > 0
 
     def after_forward(self) -> None:
@@ -167,20 +168,21 @@ class Worker:
             self._invalid = set()
         return invalid
 
-    def _begin(self, ops: List[Op], patience_ms: int) -> None:
+    def _begin(self, ops: List[Op], patience_ms: int, reservation: int = 0) -> None:
         """Let the thread execute operations after the work that is queued now. Raise an exception of earlier ones."""
         while self._running and self._running[0].done():
             self._running.popleft().result()
         if not ops:
             return
         queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
-        self._running.append(self._thread.submit(self._execute, ops, patience_ms, queued))
+        self._running.append(self._thread.submit(self._execute, ops, patience_ms, reservation, queued))
 
-    def _execute(self, ops: List[Op], patience_ms: int, queued: Optional[torch.cuda.Event]) -> None:
+    def _execute(self, ops: List[Op], patience_ms: int, reservation: int, queued: Optional[torch.cuda.Event]) -> None:
         if queued is not None:
             queued.synchronize()
-        for op in ops:
-            self._execute_one(op, patience_ms)
+        with self.pool.use_reservation(reservation) if reservation else contextlib.nullcontext():
+            for op in ops:
+                self._execute_one(op, patience_ms)
 
     def _answer(self, op: Op, done: bool) -> None:
         with self._lock:
@@ -242,7 +244,10 @@ class Worker:
             torch.cuda.current_stream(chunk_bytes.device).synchronize()  # the forward pass uses another stream
 
     def _commit(self, chunk: int, patience_ms: int) -> bool:
-        self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
+        try:
+            self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
+        except NotFound:
+            return False  # the reservation has ended, or has too few pages
         self._zero(chunk)
         return True
 
