@@ -598,9 +598,9 @@ class Sharing(Simulated):
         return engines
 
     def alternate(self, engines: List[Engine]) -> None:
-        """Answer all requests; a round in which each engine makes a step seldom computes no token."""
+        """Answer all requests. Few rounds of steps compute no token."""
         for _ in range(200):  # 120 tokens
-            if not any([engine.step() for engine in engines]):
+            if sum(engine.step() for engine in engines) == 0:
                 break
         for engine in engines:
             engine.check()

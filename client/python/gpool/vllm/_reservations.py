@@ -2,7 +2,7 @@
 
 Engines that commit chunk by chunk can each hold a part of the memory that the others need. If no request of an engine
 is running, and commits are refused repeatedly, the engine therefore offers and releases everything, and reserves the
-memory of its first waiting request as a whole. It holds nothing while it waits, so of several such engines, one gets its
+memory of its first waiting request as a whole. It holds nothing while it waits, so one of several such engines gets its
 reservation, and its request runs. This does not depend on the speed of the machine.
 """
 
@@ -34,8 +34,8 @@ class Reservations:
         return tuple(self._made[pool] for pool in self._pools) if self._made else ()
 
     def make(self, pages: int, wait_ms: int) -> bool:
-        """Reserve `pages` pages for each rank, and wait for them in each pool for at most `wait_ms`. Return whether they
-        are reserved; otherwise, nothing is.
+        """Reserve `pages` pages for each rank; wait in each pool for at most `wait_ms`. Return False if not all of them
+        can be reserved now; then none is.
         """
         try:
             for pool in self._order:

@@ -38,7 +38,7 @@ LOOK_STEPS = 16
 LOOK_AT_ALL_STEPS = 1024
 """steps after which all chunks are checked"""
 STUCK_REFUSALS = 3
-"""consecutive refusals after which an engine without running requests reserves the memory of its first waiting request"""
+"""consecutive refusals after which an engine without running requests reserves the memory of its first request"""
 NOTHING = Orders()
 """the message of most steps; never changed"""
 SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
@@ -262,7 +262,7 @@ class Scheduler:
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         every |= self._freed
         spare = self._spare(output) if self._requests else 0
-        look = self._dirty or balloon.step % LOOK_STEPS == 0
+        look = self._dirty or self._stuck or balloon.step % LOOK_STEPS == 0
         if self._chosen:
             self._check_chosen()
         if not self._requests:
@@ -274,7 +274,7 @@ class Scheduler:
             self._detect_stuck(output)
             if look or balloon.refusals:
                 balloon.settle(0 if self._stuck else spare, publish, every)
-            if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
+            if (look or balloon.refusals) and (balloon.refusals or self._stuck or self._pressed()):
                 balloon.offer()
             if self._stuck:
                 self._reserve()
@@ -419,7 +419,7 @@ class Scheduler:
             self.balloon.refusals = 0
 
     def _check_chosen(self) -> None:
-        """End the reservation if its request has begun, is not the first one anymore, or needs more than was reserved."""
+        """End the reservation if its request has begun, is not the first one anymore, or needs more memory."""
         began = self._chosen in self._admitted
         first = self._first is not None and self._first.request_id == self._chosen
         if began or not first or self.balloon.refusals:
