@@ -253,7 +253,7 @@ class OneEngine(Simulated):
         connector = self.engine().workers[0]
         connector.bind_connector_metadata(NOTHING)
         self.assertFalse(connector.has_connector_metadata())  # vLLM then calls no function for each layer
-        for orders in (NOTHING, Orders([Op(1, Action.COMMIT, 2)], 20), Orders([], 20)):
+        for orders in (NOTHING, Orders([Op(1, Action.COMMIT, 2)], 20, (7, 8)), Orders([], 20)):
             self.assertEqual(pickle.loads(pickle.dumps(orders)), orders)
 
     def test_a_full_cache_gives_a_burst_its_memory_at_once(self) -> None:
