@@ -230,6 +230,34 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 static const char *const steady[] = {
 	"--pool", POOL, CALM, "--set", "lease.idle=1h", "--set", "lease.keep_pages=64", NULL};
 
+static uint32_t gate_stream;
+static struct gpool_fence gate;
+
+/* Let a stream wait for a fence that the test signals with gate_open(). */
+static inline void gate_close(uint32_t blocked)
+{
+	if (!gate_stream)
+		assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate_stream), 0);
+	assert_int_equal(gpool_fence_record(worker, gate_stream, &gate), 0);
+	assert_int_equal(gpool_stream_wait(worker, blocked, gate), 0);
+}
+
+/* Let the stream continue, and wait until its work is done. */
+static inline void gate_open(uint32_t blocked)
+{
+	struct gpool_fence fence;
+
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	assert_int_equal(gpool_fence_record(worker, blocked, &fence), 0);
+	assert_int_equal(gpool_fence_wait(worker, fence, -1), 0);
+}
+
+/* Call this when the session is closed. */
+static inline void gate_forget(void)
+{
+	gate_stream = 0;
+}
+
 static inline int calls_result(int failed)
 {
 	if (calls_wrong)

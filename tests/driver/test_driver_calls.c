@@ -14,30 +14,9 @@
 
 static const struct gpool_fence none;
 
-/* Return a stream that waits for a fence that the test signals with gate_open(). */
-static uint32_t gate_stream;
-static struct gpool_fence gate;
-
-static void gate_close(uint32_t blocked)
-{
-	if (!gate_stream)
-		assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate_stream), 0);
-	assert_int_equal(gpool_fence_record(worker, gate_stream, &gate), 0);
-	assert_int_equal(gpool_stream_wait(worker, blocked, gate), 0);
-}
-
-static void gate_open(uint32_t blocked)
-{
-	struct gpool_fence fence;
-
-	assert_int_equal(gpool_fence_signal(worker, gate), 0);
-	assert_int_equal(gpool_fence_record(worker, blocked, &fence), 0);
-	assert_int_equal(gpool_fence_wait(worker, fence, -1), 0);
-}
-
 static int calls_stop(void **state)
 {
-	gate_stream = 0;
+	gate_forget();
 	return kv_stop(state);
 }
 

@@ -16,24 +16,6 @@
 static const struct gpool_fence none;
 static uint32_t ids[1024];
 
-/* Let the stream wait for a fence that the test signals with gate_open(). */
-static uint32_t gate_stream;
-static struct gpool_fence gate;
-
-static void gate_close(uint32_t blocked)
-{
-	if (!gate_stream)
-		assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate_stream), 0);
-	assert_int_equal(gpool_fence_record(worker, gate_stream, &gate), 0);
-	assert_int_equal(gpool_stream_wait(worker, blocked, gate), 0);
-}
-
-static void gate_open(void)
-{
-	assert_int_equal(gpool_fence_signal(worker, gate), 0);
-	settle();
-}
-
 static struct gpool *other;
 
 static int worst_stop(void **state)
@@ -41,7 +23,7 @@ static int worst_stop(void **state)
 	if (other)
 		gpool_close(other);
 	other = NULL;
-	gate_stream = 0;
+	gate_forget();
 	return kv_stop(state);
 }
 
@@ -451,7 +433,7 @@ static void test_loss_is_not_known(void **state)
 	assert_true(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, &victim) > 0);
 	CALLS_MOST_ERROR(gpool_kv_quant_error(kv, sequence, &loss), -EAGAIN,
 		"the work is not done, at most once per millisecond", "cuStreamIsCapturing, cuStreamQuery, 1 frame");
-	gate_open();
+	gate_open(stream);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -625,7 +607,7 @@ static void test_limited_adapters(void **state)
 	CALLS_MOST(gpool_lora_scheduler_finish(scheduler, request, fence),
 		"the number of adapters is limited, and the fence is not signaled",
 		"cuStreamIsCapturing, cuStreamQuery, 1 frame");
-	gate_open();
+	gate_open(stream);
 	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	assert_int_equal(engine_adapters_end(), 0);

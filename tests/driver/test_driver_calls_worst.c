@@ -98,8 +98,7 @@ static void test_restored_blocks(void **state)
 
 /* ---- frees that are completed ---- */
 
-static uint32_t gate_stream, hold_stream;
-static struct gpool_fence gate;
+static uint32_t hold_stream;
 
 /* Allocate all pages, and free every second one, so that each block of several pages is scattered. */
 static void fragment(struct gpool_block single[PAGES])
