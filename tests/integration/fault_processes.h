@@ -119,6 +119,63 @@ static int round_of_hanging(struct gpool *pool, const struct gpool_options *sess
 	return error ? error : gpool_free(pool, &block);
 }
 
+/* Allocate and write all free pages. Return: 0, or an error other than a shortage. */
+static int free_pages_write(struct gpool *pool)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	int error;
+
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	while (!(error = gpool_alloc(pool, 1, &options, &block)))
+		if ((error = fill_and_verify(pool, &block, 9)))
+			return error;
+	return error == -ENOSPC ? 0 : error;
+}
+
+/*
+ * The agent dies after the keeper has missed its message with the descriptors of a session. The process of the session
+ * is alive, so its pages must not be given to another session. A fault ends the next agent before it serves, so the
+ * wait for an agent does not depend on the timeout.
+ */
+static int round_of_lost(struct gpool *pool, const struct gpool_options *session)
+{
+	struct gpool_options options = options_of(session->directory, WAIT_MS);
+	pid_t agent = keeper_child_await(keeper_pid(session->directory), "gpoold-agent");
+	struct gpool *missed, *next;
+	const uint64_t *words;
+	struct gpool_block block;
+	uint64_t address;
+	int error;
+
+	(void)pool;
+	if (!agent)
+		return -ENOENT;
+	causes_begin();
+	error = gpool_open(session, &missed);
+	if (error)
+		return error;
+	error = gpool_alloc(missed, PAGES / 4, NULL, &block);
+	if (!error)
+		error = fill_and_verify(missed, &block, 7);
+	if (!error)
+		error = gpool_address(missed, &block, &address);
+	if (error)
+		return error;
+	words = (const uint64_t *)(uintptr_t)address;
+	kill(agent, SIGKILL);
+	error = gpool_open(&options, &next);
+	causes_end();
+	if (error)
+		return error;
+	error = free_pages_write(next);
+	for (size_t i = 0; !error && i < PAGES / 4 * gpool_page_bytes(next) / sizeof(*words); i += WORDS_APART)
+		error = words[i] == 7 + i ? 0 : -EBADMSG;
+	gpool_close(next);
+	gpool_close(missed);
+	return error;
+}
+
 /* The front does not get the token of a new session, until its socket accepts packets again. */
 static int round_of_tokens(struct gpool *pool, const struct gpool_options *session)
 {

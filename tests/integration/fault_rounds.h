@@ -10,6 +10,7 @@
  *   domains       pages that move between trust domains, and back
  *   upgrade       the agent continues with the module's file
  *   exports       fences of another process, as events of the driver
+ *   lost          the agent dies, and the keeper does not have the descriptors of a session
  */
 #ifndef GPOOL_TESTS_FAULT_ROUNDS_H
 #define GPOOL_TESTS_FAULT_ROUNDS_H
@@ -50,6 +51,7 @@ static const struct {
 	{"events", round_of_events, false},
 	{"tidying", round_of_tidying, false},
 	{"hanging", round_of_hanging, false},
+	{"lost", round_of_lost, false},
 	{"huge", round_of_attach, false},
 	{"driver", round_of_driver, false},
 	{"batches", round_of_batches, false},

@@ -62,7 +62,7 @@ static void causes_wait(bool wait)
 
 static void causes_prepare(const char *scenario)
 {
-	static const char *const late[] = {"exports", "fences", "streams", "tokens"};
+	static const char *const late[] = {"exports", "fences", "lost", "streams", "tokens"};
 
 	causes_are_late = false;
 	for (size_t i = 0; i < sizeof(late) / sizeof(*late); i++)
