@@ -6,22 +6,14 @@
  *
  * Method: generated adapters of 0.1 to 0.9 pages, and a gpoold on host memory.
  */
-#include "client/lora/load/lora.h"
-#include "tests/integration/lora_engine.h"
-#include "tests/integration/lora_weights.h"
+#include "tests/integration/lora_sets.h"
 
 #include <errno.h>
-
-enum { ADAPTERS = 12, ENGINES = 2, PAGE_BYTES = 512 << 10 };
 
 #define WARM_POOL "name=warm,backend=host,size=40MiB,page_size=1MiB,reserved=0"
 
 static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0",
 	"--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
-
-static struct gpool *pools[ENGINES], *warm;
-static struct gpool_lora *loras[ENGINES];
-static uint32_t ids[ENGINES][ADAPTERS];
 
 /* ---- fixture ---- */
 
@@ -40,37 +32,24 @@ static void small_make(uint32_t rank)
 	engine_adapter_of(modules, 8);
 }
 
-static void set_open(uint32_t engine, struct gpool_lora_options *options)
+static int adapters_write(void **state)
 {
-	char name[16], path[128], why[GPOOL_LORA_REASON_BYTES];
-
-	options->flags |= GPOOL_LORA_SHARE_PAGES;
-	if (!options->rebalance_ms)
-		options->rebalance_ms = UINT32_MAX;
-	pools[engine] = open_worker();
-	assert_int_equal(gpool_lora_create(pools[engine], options, &loras[engine]), 0);
-	for (uint32_t i = 0; i < ADAPTERS; i++) {
-		snprintf(name, sizeof(name), "a%u", i);
-		snprintf(path, sizeof(path), "%s/%u", engine_folder, i);
-		if (gpool_lora_register(loras[engine], name, path, &ids[engine][i], why))
-			fail_msg("%s: %s", name, why);
-	}
+	(void)state;
+	engine_adapters_begin();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		small_make(1 + i * 8 / (ADAPTERS - 1));
+	return 0;
 }
 
-static void set_close(uint32_t engine)
+static int adapters_remove(void **state)
 {
-	assert_int_equal(gpool_lora_destroy(loras[engine]), 0);
-	loras[engine] = NULL;
-	gpool_close(pools[engine]);
-	pools[engine] = NULL;
+	(void)state;
+	return engine_adapters_end();
 }
 
 static void begin(void)
 {
 	start(calm);
-	engine_adapters_begin();
-	for (uint32_t i = 0; i < ADAPTERS; i++)
-		small_make(1 + i * 8 / (ADAPTERS - 1));
 	warm = open_as(0, "warm", NULL);
 }
 
@@ -78,72 +57,6 @@ static void begin_with_set(void)
 {
 	begin();
 	set_open(0, &(struct gpool_lora_options)GPOOL_LORA_OPTIONS_INIT);
-}
-
-static int end(void **state)
-{
-	int error = 0;
-
-	for (uint32_t i = 0; i < ENGINES; i++) {
-		error |= gpool_lora_destroy(loras[i]);
-		loras[i] = NULL;
-		gpool_close(pools[i]);
-		pools[i] = NULL;
-	}
-	gpool_close(warm);
-	warm = NULL;
-	return error | engine_adapters_end() | stop(state);
-}
-
-/* ---- calls ---- */
-
-static void acquire(uint32_t engine, uint32_t adapter)
-{
-	int error = gpool_lora_acquire(loras[engine], ids[engine][adapter], -1);
-	char why[GPOOL_LORA_REASON_BYTES];
-
-	gpool_lora_last_error(loras[engine], ids[engine][adapter], why);
-	if (error)
-		fail_msg("adapter %u is not acquired: %s: %s", adapter, gpool_strerror(error), why);
-}
-
-static void release(uint32_t engine, uint32_t adapter)
-{
-	assert_int_equal(gpool_lora_release(loras[engine], ids[engine][adapter], GPOOL_FENCE_NONE), 0);
-}
-
-static void check(uint32_t engine, uint32_t adapter)
-{
-	assert_int_equal(lora_wrong(loras[engine], ids[engine][adapter], &engine_rigs[adapter]), 0);
-}
-
-/* Load an adapter, check it, and release it. */
-static void use(uint32_t engine, uint32_t adapter)
-{
-	acquire(engine, adapter);
-	check(engine, adapter);
-	release(engine, adapter);
-}
-
-static struct gpool_lora_info info_of(uint32_t engine, uint32_t adapter)
-{
-	struct gpool_lora_info info = {.size = sizeof(info)};
-
-	assert_int_equal(gpool_lora_info(loras[engine], ids[engine][adapter], &info), 0);
-	return info;
-}
-
-static struct gpool_lora_stats stats_of(uint32_t engine)
-{
-	struct gpool_lora_stats stats = {.size = sizeof(stats)};
-
-	assert_int_equal(gpool_lora_stats(loras[engine], &stats), 0);
-	return stats;
-}
-
-static uint32_t shared_pages(uint32_t engine)
-{
-	return tails_page_count(&loras[engine]->tails);
 }
 
 static uint32_t object_count(struct gpool *pool)
@@ -154,11 +67,6 @@ static uint32_t object_count(struct gpool *pool)
 	while (!gpool_object_next(pool, &cursor, &info))
 		count++;
 	return count;
-}
-
-static void evict_all(void)
-{
-	AWAIT(try_evict(admin, "p0", PAGES, NULL) == 0);
 }
 
 /* ---- tests ---- */
@@ -174,7 +82,7 @@ static void test_several_share_a_page(void **state)
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		acquire(0, i);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
-		const struct lora_entry *entry = loras[0]->entries[ids[0][i]];
+		const struct lora_entry *entry = entry_at(0, i);
 
 		check(0, i);
 		assert_int_equal(entry->adapter->layout.header->pages, 1);
@@ -345,17 +253,9 @@ static void test_no_room(void **state)
 /* A failed load leaves no page. */
 static void test_failed_load(void **state)
 {
-	const uint64_t not_a_number = UINT64_MAX;
-	char path[128];
-	int fd;
-
 	(void)state;
 	begin();
-	snprintf(path, sizeof(path), "%s/0/adapter_model.safetensors", engine_folder);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	assert_true(fd >= 0 && lseek(fd, -8, SEEK_END) > 0);
-	assert_int_equal(write(fd, &not_a_number, 8), 8);
-	close(fd);
+	first_damage();
 	set_open(0, &(struct gpool_lora_options)GPOOL_LORA_OPTIONS_INIT);
 	assert_int_equal(gpool_lora_acquire(loras[0], ids[0][0], -1), -EINVAL);
 	assert_int_equal(gpool_lora_acquire_async(loras[0], ids[0][0], -1), 0);
@@ -405,7 +305,7 @@ static void test_killed(void **state)
 
 int main(int argc, char **argv)
 {
-#define TEST(name) cmocka_unit_test_teardown(test_##name, end)
+#define TEST(name) cmocka_unit_test_teardown(test_##name, sets_end)
 	const struct CMUnitTest tests[] = {
 		TEST(several_share_a_page),
 		TEST(evicted),
@@ -423,5 +323,5 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, adapters_write, adapters_remove);
 }

@@ -7,19 +7,14 @@
  *
  * Method: generated adapters of different sizes, and a gpoold on host memory.
  */
-#include "client/lora/load/lora.h"
 #include "client/object/object.h"
-#include "tests/integration/life.h"
-#include "tests/integration/lora_weights.h"
+#include "tests/integration/lora_sets.h"
 #include "tests/lib/scale.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <sys/stat.h>
-
-enum { ADAPTERS = 12, ENGINES = 2 };
 
 #define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
 
@@ -28,35 +23,13 @@ static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "
 static const char *const impatient[] = {
 	"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "pins.timeout=200ms", NULL};
 
-static char folder[64];
-static struct rig rigs[ADAPTERS];
-static struct gpool *pools[ENGINES], *warm;
-static struct gpool_lora *loras[ENGINES];
-static uint32_t ids[ENGINES][ADAPTERS];
-
-/* ---- adapters ---- */
-
-static void copy_to(int fd, const char *path)
-{
-	char buffer[65536];
-	off_t at = 0;
-	ssize_t length;
-	int to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-
-	assert_true(to >= 0);
-	while ((length = pread(fd, buffer, sizeof(buffer), at)) > 0) {
-		assert_int_equal(write(to, buffer, (size_t)length), length);
-		at += length;
-	}
-	close(to);
-}
+/* ---- fixture ---- */
 
 /* Write an adapter of 1.1 to 3.9 pages of 512 KiB. */
 static void adapter_make(uint32_t adapter)
 {
 	uint32_t rank = 5 + adapter % 4 * 3, layers = 8 + adapter / 4 * 4;
 	struct rig_module modules[32];
-	char path[128];
 	uint32_t count = 0;
 
 	for (uint32_t layer = 0; layer < layers; layer++) {
@@ -65,41 +38,27 @@ static void adapter_make(uint32_t adapter)
 		modules[count] = (struct rig_module){.rank = rank + 1, .in = 2048, .out = 300, .type = SAFETENSORS_F32};
 		snprintf(modules[count++].path, 64, "model.layers.%u.v", layer);
 	}
-	rig_make(&rigs[adapter], modules, count);
-	rig_fill(&rigs[adapter], rig_normal);
-	snprintf(path, sizeof(path), "%s/%u", folder, adapter);
-	assert_int_equal(mkdir(path, 0700), 0);
-	snprintf(path, sizeof(path), "%s/%u/adapter_config.json", folder, adapter);
-	copy_to(rigs[adapter].config, path);
-	snprintf(path, sizeof(path), "%s/%u/adapter_model.safetensors", folder, adapter);
-	copy_to(rigs[adapter].weights, path);
+	engine_adapter_of(modules, count);
 }
 
-/* ---- fixture ---- */
-
-static void engine_open(uint32_t engine, struct gpool_lora_options *options)
+static int adapters_write(void **state)
 {
-	char name[16], path[128], why[GPOOL_LORA_REASON_BYTES];
+	(void)state;
+	engine_adapters_begin();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		adapter_make(i);
+	return 0;
+}
 
-	options->flags |= GPOOL_LORA_SHARE_PAGES;
-	options->rebalance_ms = UINT32_MAX;
-	pools[engine] = open_worker();
-	assert_int_equal(gpool_lora_create(pools[engine], options, &loras[engine]), 0);
-	for (uint32_t i = 0; i < ADAPTERS; i++) {
-		snprintf(name, sizeof(name), "a%u", i);
-		snprintf(path, sizeof(path), "%s/%u", folder, i);
-		if (gpool_lora_register(loras[engine], name, path, &ids[engine][i], why))
-			fail_msg("%s: %s", name, why);
-	}
+static int adapters_remove(void **state)
+{
+	(void)state;
+	return engine_adapters_end();
 }
 
 static void begin_as(const char *const *arguments)
 {
 	start(arguments);
-	strcpy(folder, "/tmp/gpool-tails-XXXXXX");
-	assert_non_null(mkdtemp(folder));
-	for (uint32_t i = 0; i < ADAPTERS; i++)
-		adapter_make(i);
 	warm = open_as(0, "warm", NULL);
 }
 
@@ -113,70 +72,7 @@ static void begin_with_engine(void)
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 
 	begin();
-	engine_open(0, &options);
-}
-
-static int end(void **state)
-{
-	char command[128];
-	int error = 0;
-
-	for (uint32_t i = 0; i < ENGINES; i++) {
-		error |= gpool_lora_destroy(loras[i]);
-		loras[i] = NULL;
-		gpool_close(pools[i]);
-		pools[i] = NULL;
-	}
-	gpool_close(warm);
-	warm = NULL;
-	for (uint32_t i = 0; i < ADAPTERS; i++)
-		rig_end(&rigs[i]);
-	snprintf(command, sizeof(command), "rm -rf %s", folder);
-	error |= system(command);
-	return error | stop(state);
-}
-
-/* ---- calls ---- */
-
-static void acquire(uint32_t engine, uint32_t adapter)
-{
-	int error = gpool_lora_acquire(loras[engine], ids[engine][adapter], -1);
-	char why[GPOOL_LORA_REASON_BYTES];
-
-	gpool_lora_last_error(loras[engine], ids[engine][adapter], why);
-	if (error)
-		fail_msg("adapter %u is not acquired: %s: %s", adapter, gpool_strerror(error), why);
-}
-
-static void release(uint32_t engine, uint32_t adapter)
-{
-	assert_int_equal(gpool_lora_release(loras[engine], ids[engine][adapter], GPOOL_FENCE_NONE), 0);
-}
-
-static void check(uint32_t engine, uint32_t adapter)
-{
-	assert_int_equal(lora_wrong(loras[engine], ids[engine][adapter], &rigs[adapter]), 0);
-}
-
-/* Load adapters, check them, and release them. */
-static void use(uint32_t engine, uint32_t adapter)
-{
-	acquire(engine, adapter);
-	check(engine, adapter);
-	release(engine, adapter);
-}
-
-static struct gpool_lora_info info_of(uint32_t engine, uint32_t adapter)
-{
-	struct gpool_lora_info info = {.size = sizeof(info)};
-
-	assert_int_equal(gpool_lora_info(loras[engine], ids[engine][adapter], &info), 0);
-	return info;
-}
-
-static const struct lora_entry *entry_at(uint32_t engine, uint32_t adapter)
-{
-	return loras[engine]->entries[ids[engine][adapter]];
+	set_open(0, &options);
 }
 
 /* Return the pages of the objects of resident adapters. */
@@ -191,17 +87,6 @@ static uint32_t object_pages(uint32_t engine)
 			pages += info.pages;
 	pthread_mutex_unlock(&loras[engine]->lock);
 	return pages;
-}
-
-static uint32_t shared_pages(uint32_t engine)
-{
-	return tails_page_count(&loras[engine]->tails);
-}
-
-/* Evict everything that is not pinned. */
-static void evict_all(void)
-{
-	AWAIT(try_evict(admin, "p0", PAGES, NULL) == 0);
 }
 
 /* ---- tests ---- */
@@ -460,13 +345,16 @@ static void test_only_tails_evicted(void **state)
 static void test_two_engines(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	char cold[128];
 	uint32_t objects;
 
 	(void)state;
 	begin();
-	options.cache_dir = folder;
-	engine_open(0, &options);
-	engine_open(1, &options);
+	snprintf(cold, sizeof(cold), "%s/cold", engine_folder);
+	assert_int_equal(mkdir(cold, 0700), 0);
+	options.cache_dir = cold;
+	set_open(0, &options);
+	set_open(1, &options);
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		use(0, i);
 	objects = object_pages(0);
@@ -497,21 +385,16 @@ static void test_copies(void **state)
 	(void)state;
 	begin();
 	options.warm = warm;
-	engine_open(0, &options);
+	set_open(0, &options);
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		use(0, i);
-	AWAIT(({
-		struct gpool_lora_stats stats = {.size = sizeof(stats)};
-
-		assert_int_equal(gpool_lora_stats(loras[0], &stats), 0);
-		stats.warm_made == ADAPTERS;
-	}));
+	AWAIT(stats_of(0).warm_made == ADAPTERS);
 	evict_all();
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		use(0, i);
 		assert_int_equal(info_of(0, i).from_warm, 1);
 	}
-	engine_open(1, &options);
+	set_open(1, &options);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		use(1, i);
 		assert_int_equal(info_of(1, i).shared, 1);
@@ -530,10 +413,10 @@ static void test_flags_differ(void **state)
 	begin_with_engine();
 	use(0, 0);
 	assert_int_equal(gpool_lora_create(pools[0], &options, &plain), 0);
-	snprintf(path, sizeof(path), "%s/0", folder);
+	snprintf(path, sizeof(path), "%s/0", engine_folder);
 	assert_int_equal(gpool_lora_register(plain, "a", path, &id, NULL), 0);
 	assert_int_equal(gpool_lora_acquire(plain, id, -1), 0);
-	assert_int_equal(lora_wrong(plain, id, &rigs[0]), 0);
+	assert_int_equal(lora_wrong(plain, id, &engine_rigs[0]), 0);
 	assert_int_equal(plain->entries[id]->tail.count, 0);
 	assert_int_equal(gpool_lora_release(plain, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(plain), 0);
@@ -681,22 +564,15 @@ static void test_failed_load(void **state)
 {
 	enum { LOOKS = 100 };
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
-	const uint64_t not_a_number = UINT64_MAX;
 	const struct lora_entry *entry;
 	uint32_t seen = 0, lost = 0;
 	pthread_t thread;
-	char path[128];
 	void *failed;
-	int fd;
 
 	(void)state;
 	begin();
-	snprintf(path, sizeof(path), "%s/0/adapter_model.safetensors", folder);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	assert_true(fd >= 0 && lseek(fd, -8, SEEK_END) > 0);
-	assert_int_equal(write(fd, &not_a_number, 8), 8);
-	close(fd);
-	engine_open(0, &options);
+	first_damage();
+	set_open(0, &options);
 	entry = entry_at(0, 0);
 	sem_init(&ending, 0, 0);
 	loras[0]->follow = report_end;
@@ -733,7 +609,7 @@ static void test_pin_is_not_interrupted(void **state)
 
 	(void)state;
 	begin_as(impatient);
-	engine_open(0, &options);
+	set_open(0, &options);
 	use(0, 0);
 	pages = pools[0]->pages;
 	page = (entry_at(0, 0)->tail.pieces[0].address - pools[0]->window_base) / pools[0]->page_bytes;
@@ -800,7 +676,7 @@ static void *use_many(void *argument)
 			user->errors += error != -EBUSY;
 			continue;
 		}
-		user->wrong += !rows_right(lora, id, &rigs[adapter]);
+		user->wrong += !rows_right(lora, id, &engine_rigs[adapter]);
 		user->errors += gpool_lora_release(lora, id, GPOOL_FENCE_NONE) != 0;
 		if (!user_random(user, 4))
 			gpool_lora_unload(lora, id);
@@ -815,8 +691,8 @@ static void test_many_threads(void **state)
 
 	(void)state;
 	begin();
-	engine_open(0, &options);
-	engine_open(1, &options);
+	set_open(0, &options);
+	set_open(1, &options);
 	for (uint32_t i = 0; i < 4; i++) {
 		users[i] = (struct user){.random = i, .engine = i % ENGINES};
 		assert_int_equal(pthread_create(&users[i].thread, NULL, use_many, &users[i]), 0);
@@ -834,6 +710,7 @@ static void test_many_threads(void **state)
 
 /* ---- death ---- */
 
+#ifndef __SANITIZE_THREAD__ /* a child of a process with threads cannot have threads under the sanitizer */
 /* Shared pages of a dead engine are free, and the objects that it has published stay. */
 static void test_killed(void **state)
 {
@@ -849,7 +726,7 @@ static void test_killed(void **state)
 		struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 
 		admin = NULL;
-		engine_open(0, &options);
+		set_open(0, &options);
 		for (uint32_t i = 0; i < ADAPTERS; i++)
 			acquire(0, i);
 		if (write(ready[1], "", 1) == 1)
@@ -862,7 +739,7 @@ static void test_killed(void **state)
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	close(ready[0]);
 	close(ready[1]);
-	engine_open(0, &(struct gpool_lora_options)GPOOL_LORA_OPTIONS_INIT);
+	set_open(0, &(struct gpool_lora_options)GPOOL_LORA_OPTIONS_INIT);
 	AWAIT(harness_check(&harness) == 0);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		use(0, i);
@@ -870,16 +747,14 @@ static void test_killed(void **state)
 	}
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
-	assert_int_equal(gpool_lora_destroy(loras[0]), 0);
-	loras[0] = NULL;
-	gpool_close(pools[0]);
-	pools[0] = NULL;
+	set_close(0);
 	AWAIT(harness_free_pages(&harness) == PAGES);
 }
+#endif
 
 int main(int argc, char **argv)
 {
-#define TEST(name) cmocka_unit_test_teardown(test_##name, end)
+#define TEST(name) cmocka_unit_test_teardown(test_##name, sets_end)
 	const struct CMUnitTest tests[] = {
 		TEST(less_is_lost),
 		TEST(room_is_used_again),
@@ -895,10 +770,12 @@ int main(int argc, char **argv)
 		TEST(failed_load),
 		TEST(pin_is_not_interrupted),
 		TEST(many_threads),
+#ifndef __SANITIZE_THREAD__
 		TEST(killed),
+#endif
 	};
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, adapters_write, adapters_remove);
 }
