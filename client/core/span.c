@@ -135,7 +135,7 @@ static struct span_page *page_create(uint32_t class, uint32_t usage, uint32_t pi
 }
 
 /* Add a page to the list of a class. The caller holds the lock. */
-static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct span_page **added)
+static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, uint32_t flags, struct span_page **added)
 {
 	struct span_page *page = page_create(class, usage, (uint32_t)(pool->page_bytes / class_bytes(class)));
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -144,6 +144,7 @@ static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct s
 	if (!page)
 		return -ENOMEM;
 	options.usage = usage;
+	options.flags = flags;
 	error = alloc_own(pool, 1, &options, BLOCK_RANGE, &page->block);
 	if (error) {
 		free(page);
@@ -205,10 +206,11 @@ static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece,
 
 int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span)
 {
+	uint32_t flags = usage & SPAN_NO_EVICT ? GPOOL_ALLOC_NO_EVICT : 0, class, piece;
 	struct span_page *page;
-	uint32_t class, piece;
 	int error = 0;
 
+	usage &= ~SPAN_NO_EVICT;
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->session_kind)
@@ -222,7 +224,7 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct 
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[usage][class]);
 	if (!page)
-		error = page_add(pool, class, usage, &page);
+		error = page_add(pool, class, usage, flags, &page);
 	if (!error) {
 		piece = piece_take(pool, page);
 		*span = (struct gpool_span){

@@ -13,7 +13,7 @@
  */
 #include "client/core/block.h"
 #include "client/core/pool.h"
-#include "client/lora/load/lora.h"
+#include "client/lora/load/load.h"
 #include "client/object/object.h"
 #include "cuda/gpu_private.h"
 #include "tests/integration/lora_engine.h"
@@ -508,32 +508,74 @@ static struct gpool_fence loaders_hold(struct gpool_lora *in)
 	return held;
 }
 
-/* A load whose fence cannot be recorded ends only when its copies have ended, since they read the stage. */
-static void test_a_failed_load_waits_for_its_copies(void **state)
+/*
+ * A load that fails ends only when its copies have ended, since they read the stage and write to pages. Method: some
+ * calls fail while the loader's stream waits. The loader queries the stream when a call fails, and repeatedly when it
+ * waits for a fence.
+ */
+static void failed_load_waits(uint32_t adapter, bool launch)
 {
 	struct gpool_lora *lora;
 	struct gpool_fence held;
-	uint64_t before;
+	uint64_t queries;
 	uint32_t id;
 
-	(void)state;
-	engine_start();
 	lora = opened_with(NULL, folder("kept"), 1, 0);
-	id = registered(lora);
+	id = registered_adapter(lora, adapter);
 	held = loaders_hold(lora);
-	before = gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE);
-	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	queries = gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY);
+	if (launch) {
+		gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 1, -EIO);
+		gpu_fault_set(worker->gpu, GPU_CALL_COPY, 2, -EIO);
+	} else {
+		gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	}
 	assert_int_equal(gpool_lora_prefetch(lora, id), 0);
-	/* The second write is that of the fence for which the load then waits. */
-	AWAIT(gpu_calls(worker->gpu, GPU_CALL_TIMELINE_WRITE) - before >= 2 ||
+	AWAIT(gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY) >= queries + 4 ||
 		info_of(lora, id).state != GPOOL_LORA_LOADING);
 	assert_int_equal(info_of(lora, id).state, GPOOL_LORA_LOADING);
 	assert_int_equal(gpool_fence_signal(worker, held), 0);
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
 	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
+	gpu_fault_set(worker->gpu, GPU_CALL_LAUNCH, 0, 0);
+	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 0, 0);
 	assert_int_equal(loaded(lora, id), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	gpool_stream_close(worker, gate);
+}
+
+/* The fence of the table of runs cannot be recorded. */
+static void test_a_failed_table_waits_for_its_copy(void **state)
+{
+	(void)state;
+	engine_start();
+	failed_load_waits(0, false);
+}
+
+/* Without a table, the first copies are those of the first page. */
+static uint32_t without_a_table(void)
+{
+	uint32_t adapter = large_adapter_make();
+
+	free(expected);
+	expected = NULL;
+	return adapter;
+}
+
+/* The fence of a page of the stage cannot be recorded. */
+static void test_a_failed_load_waits_for_its_copies(void **state)
+{
+	(void)state;
+	engine_start();
+	failed_load_waits(without_a_table(), false);
+}
+
+/* A form was copied, but the GPU does not expand it, and the CPU's image cannot be copied. */
+static void test_a_failed_load_waits_for_its_form(void **state)
+{
+	(void)state;
+	engine_start();
+	failed_load_waits(without_a_table(), true);
 }
 
 /* Return true if the page for forms is a block of its usage that never counts as leaked. */
@@ -561,10 +603,8 @@ static void test_a_full_stage(void **state)
 
 	(void)state;
 	engine_start();
-	free(expected);
-	expected = NULL;
 	lora = opened_with(NULL, folder("kept"), 1, 0);
-	id = registered_adapter(lora, large_adapter_make());
+	id = registered_adapter(lora, without_a_table());
 	assert_int_equal(loaded(lora, id), 0);
 	assert_true(expected_bytes > LORA_STAGE_PAGES * gpool_page_bytes(worker));
 	AWAIT(stats_of(lora).cold_bytes > 0);
@@ -587,6 +627,64 @@ static void test_a_full_stage(void **state)
 	gpool_stream_close(worker, gate);
 }
 
+/* ---- loads that no caller has requested ---- */
+
+/* Load the adapter as rebalance.c does. Return true if it is resident. */
+static bool loaded_unasked(struct gpool_lora *in, uint32_t id)
+{
+	pthread_mutex_lock(&in->lock);
+	load_set_state(in, in->entries[id], LOAD_QUEUED_UNASKED);
+	pthread_mutex_unlock(&in->lock);
+	AWAIT(info_of(in, id).state != GPOOL_LORA_LOADING);
+	return info_of(in, id).state == GPOOL_LORA_RESIDENT;
+}
+
+/*
+ * Such a load evicts no content: it fails if there is no page for its table of runs, and lets the CPU expand the pages
+ * if there is none for its forms. Method: beside the pages of the adapter, the pool has at first no free page, and then
+ * one. A block of another session can be evicted. The session of the adapter has no idle pages.
+ */
+static void test_unasked_load_evicts_nothing(void **state)
+{
+	struct gpool_block kept, one;
+	struct gpool_lora *lora;
+	struct gpool *other;
+	uint64_t before;
+	uint32_t id, pages;
+
+	(void)state;
+	engine_start();
+	worker_close();
+	worker_open();
+	pages_spoil();
+	pages = (uint32_t)(expected_bytes / gpool_page_bytes(worker));
+	lora = opened(NULL, folder("kept"));
+	id = registered(lora);
+	other = open_as(0, "p0", NULL);
+	kept = alloc(other, 1);
+	assert_int_equal(gpool_unpin(other, &kept), 0);
+	AWAIT(harness_free_pages(&harness) == PAGES - 1);
+	one = alloc(other, 1);
+	alloc(other, PAGES - 2 - pages);
+	assert_false(loaded_unasked(lora, id));
+	assert_int_equal(gpool_pin(other, &kept), 0);
+	assert_int_equal(gpool_unpin(other, &kept), 0);
+	assert_int_equal(gpool_free(other, &one), 0);
+	before = launches();
+	assert_true(loaded_unasked(lora, id));
+	assert_int_equal(launches(), before);
+	assert_int_equal(gpool_pin(other, &kept), 0);
+	assert_int_equal(info_of(lora, id).rebalanced, 1);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_true(is_expected(lora, id));
+	assert_int_equal(atomic_load(&logged), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	gpool_close(other);
+}
+
+/* ---- device failures ---- */
+
 /* The first launch comes after work that makes the device fail, which it notices or not. */
 static struct {
 	const struct gpu_ops *ops;
@@ -604,26 +702,38 @@ static int failing_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct 
 	return device.ops->launch(gpu, kernel, shape, args, stream);
 }
 
-static void device_fails(bool notices)
+/* Open the session again, on a device that can fail. */
+static void worker_reopen(void)
 {
-	struct gpool_lora *lora;
 	uint64_t bytes;
-	uint32_t id;
 
-	engine_start();
 	worker_close();
 	setenv("GPOOL_HOST_FAULTS", "sticky", 1);
 	worker_open();
 	unsetenv("GPOOL_HOST_FAULTS");
-	lora = opened(NULL, folder("kept"));
-	id = registered(lora);
 	assert_int_equal(gpu_granularity(worker->gpu, &bytes), 0);
 	assert_int_equal(gpu_reserve(worker->gpu, bytes, 0, &device.hole), 0);
+}
+
+static void launches_fail_the_device(bool notices)
+{
 	device.notices = notices;
 	device.ops = worker->gpu->ops;
 	device.failing = *device.ops;
 	device.failing.launch = failing_launch;
 	worker->gpu->ops = &device.failing;
+}
+
+static void device_fails(bool notices)
+{
+	struct gpool_lora *lora;
+	uint32_t id;
+
+	engine_start();
+	worker_reopen();
+	lora = opened(NULL, folder("kept"));
+	id = registered(lora);
+	launches_fail_the_device(notices);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EIO);
 	assert_int_equal(atomic_load(&logged), 0);
 	assert_true(gpool_lora_acquire(lora, id, -1) < 0);
@@ -643,6 +753,80 @@ static void test_device_fails_before_a_launch(void **state)
 	device_fails(true);
 }
 
+/*
+ * If the device fails in the work of the last page, the load ends with an error, although all calls have succeeded.
+ * Method: the loader's stream waits until the loader waits for this work.
+ */
+static void test_device_fails_in_the_last_page(void **state)
+{
+	static const struct rig_module module = {"model.layers.0.q", RANK, 1024, 1024, SAFETENSORS_BF16};
+	struct gpool_lora *lora;
+	struct gpool_fence held;
+	uint64_t queries, launched;
+	uint32_t id, adapter;
+
+	(void)state;
+	engine_start();
+	adapter = engine_adapter_of(&module, 1);
+	worker_reopen();
+	lora = opened_with(NULL, folder("kept"), 1, 0);
+	id = registered_adapter(lora, adapter);
+	held = loaders_hold(lora);
+	queries = gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY);
+	launched = launches();
+	launches_fail_the_device(false);
+	assert_int_equal(gpool_lora_prefetch(lora, id), 0);
+	AWAIT(gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY) > queries);
+	assert_int_equal(launches() - launched, 1);
+	assert_int_equal(gpool_fence_signal(worker, held), 0);
+	AWAIT(info_of(lora, id).state != GPOOL_LORA_LOADING);
+	assert_int_equal(info_of(lora, id).state, GPOOL_LORA_COLD);
+	assert_int_equal(lora->entries[id]->error, -EIO);
+	assert_true(room_is_marked()); /* queued work may still use it */
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	worker->gpu->ops = device.ops;
+}
+
+/*
+ * If the device fails while the loader waits for a page of the stage, the load ends with an error. No further page is
+ * queued, and the copy on disk, which is being read, does not count as invalid.
+ */
+static void test_device_fails_with_a_full_stage(void **state)
+{
+	struct gpu_stream *failing;
+	struct gpool_lora *lora;
+	uint64_t copies, queries;
+	uint32_t id, adapter;
+
+	(void)state;
+	engine_start();
+	adapter = large_adapter_make();
+	lora = opened_with(NULL, folder("kept"), 1, 0);
+	id = registered_adapter(lora, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	AWAIT(stats_of(lora).cold_bytes > 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_unload(lora, id), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	worker_reopen();
+	assert_int_equal(gpu_stream_create(worker->gpu, &failing), 0);
+	lora = opened_with(NULL, folder("kept"), 1, 0);
+	id = registered_adapter(lora, adapter);
+	loaders_hold(lora);
+	copies = gpu_calls(worker->gpu, GPU_CALL_COPY);
+	queries = gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY);
+	assert_int_equal(gpool_lora_prefetch(lora, id), 0);
+	AWAIT(gpu_calls(worker->gpu, GPU_CALL_STREAM_QUERY) > queries);
+	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY) - copies, LORA_STAGE_PAGES);
+	worker->gpu->ops->fill(worker->gpu, device.hole, 1, 4, failing);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
+	assert_int_equal(lora->entries[id]->error, -EIO);
+	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY) - copies, LORA_STAGE_PAGES);
+	assert_int_equal(stats_of(lora).refused, 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
+	gpu_stream_destroy(worker->gpu, failing);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
@@ -653,10 +837,15 @@ int main(int argc, char **argv)
 		TEST(launches_fail),
 		TEST(calls_fail),
 		TEST(calls_fail_for_the_cpu),
+		TEST(a_failed_table_waits_for_its_copy),
 		TEST(a_failed_load_waits_for_its_copies),
+		TEST(a_failed_load_waits_for_its_form),
 		TEST(a_full_stage),
+		TEST(unasked_load_evicts_nothing),
 		TEST(device_fails),
 		TEST(device_fails_before_a_launch),
+		TEST(device_fails_with_a_full_stage),
+		TEST(device_fails_in_the_last_page),
 	};
 
 	if (argc > 1)

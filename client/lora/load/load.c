@@ -35,7 +35,9 @@ int place_make(struct lora_loader *loader, struct lora_load *load)
 	uint64_t bytes;
 	int error = load->object ? gpool_object_address(load->object, 0, &load->base, &bytes) : 0;
 
-	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->tail, &load->runs);
+	return error
+		? error
+		: runs_make(loader, &load->adapter->layout, load->base, &load->tail, alloc_flags(load), &load->runs);
 }
 
 /* Set the address of the adapter. This also acquires the adapter for the callers that wait for the address. */
@@ -90,8 +92,8 @@ static int pages_have(struct lora_loader *loader, struct lora_load *load)
 	tails_touch(&load->lora->tails, load->lora->pool);
 	error = object_have(load);
 	if (!error && adapter_has_tail(load->lora, load->adapter))
-		error = tail_make(&load->lora->tails, load->lora->pool, &load->adapter->layout,
-			load->unasked ? GPOOL_ALLOC_NO_EVICT : 0, &load->tail);
+		error = tail_make(
+			&load->lora->tails, load->lora->pool, &load->adapter->layout, alloc_flags(load), &load->tail);
 	if (!error)
 		error = place_make(loader, load);
 	shortage_say(load, error);

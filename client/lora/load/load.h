@@ -56,6 +56,12 @@ struct lora_load {
 	struct reason reason;
 };
 
+/* alloc_flags() - Return the flags for all allocations of a load. */
+static inline uint32_t alloc_flags(const struct lora_load *load)
+{
+	return load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
+}
+
 struct lora_part {
 	uint32_t first, pages;
 	uint32_t group;     /* number of the group in a cold file */

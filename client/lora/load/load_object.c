@@ -103,7 +103,7 @@ int load_object_begin(struct lora_load *load)
 	options.flags = OBJECT_CREATE_OWN | GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
 	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
-	alloc.flags = load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
+	alloc.flags = alloc_flags(load);
 	alloc.owner_id = load->entry->id;
 	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);
 	if (error) {

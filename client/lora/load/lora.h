@@ -266,12 +266,12 @@ void loaders_end(struct gpool_lora *lora);
 /* ---- place.c ---- */
 
 /*
- * runs_make() - Write the table of runs of an adapter at `base`, with this tail, to the device. Return: 0, -ENOMEM,
- * -EIO, or as gpool_alloc().
+ * runs_make() - Write the table of runs of an adapter at `base`, with this tail, to the device. flags: for its
+ * allocation. Return: 0, -ENOMEM, -EIO, or as gpool_alloc().
  * runs_free() - Free the table.
  */
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
-	struct lora_runs *runs);
+	uint32_t flags, struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 /*
  * entry_pin() - Pin a resident adapter. Return: as gpool_object_pin(); -ESTALE also: its tail was evicted.

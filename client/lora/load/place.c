@@ -2,6 +2,7 @@
 #include "client/lora/load/tails_pack.h"
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "client/core/span.h"
 #include "client/core/stream.h"
 #include "client/object/object.h"
 #include "cuda/kernels/lora.h"
@@ -27,18 +28,20 @@ static bool has_further(const struct adapter_layout *layout)
 	return layout->header->runs > 2 * layout->header->modules;
 }
 
-static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *runs)
+static int table_alloc(struct gpool *pool, uint64_t bytes, uint32_t flags, struct lora_runs *runs)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	int error;
 
 	runs->is_span = bytes <= pool->page_bytes / 2;
 	if (runs->is_span) {
-		error = gpool_span_alloc(pool, bytes, GPOOL_USAGE_LORA_WEIGHT, &runs->span);
+		error = gpool_span_alloc(pool, bytes,
+			GPOOL_USAGE_LORA_WEIGHT | (flags & GPOOL_ALLOC_NO_EVICT ? SPAN_NO_EVICT : 0), &runs->span);
 		runs->address = error ? 0 : runs->span.address;
 		return error;
 	}
 	options.usage = GPOOL_USAGE_LORA_WEIGHT;
+	options.flags = flags;
 	error = alloc_own(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, BLOCK_RANGE,
 		&runs->block);
 	if (!error)
@@ -87,13 +90,13 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 }
 
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
-	struct lora_runs *runs)
+	uint32_t flags, struct lora_runs *runs)
 {
 	int error;
 
 	if (!has_further(layout))
 		return 0;
-	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), runs);
+	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), flags, runs);
 	if (!error)
 		error = table_write(loader, layout, base, tail, runs->address);
 	if (error && !pool_gpu_failed(loader->lora->pool)) /* otherwise queued copies may still write to it */

@@ -114,7 +114,7 @@ static bool room_alloc(struct sink *sink)
 	struct gpool *pool = pool_of(sink);
 
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
-	options.flags = sink->load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
+	options.flags = alloc_flags(sink->load);
 	/* The address of a block that is pinned is known. */
 	sink->no_room = alloc_own(pool, 1, &options, BLOCK_RANGE, &sink->room) ||
 		gpool_address(pool, &sink->room, &sink->room_address);

@@ -58,7 +58,7 @@ static int move_make(struct lora_loader *loader, const struct adapter *adapter, 
 {
 	int error = content_copy(loader, from, to);
 
-	return error ? error : runs_make(loader, &adapter->layout, base, to, runs);
+	return error ? error : runs_make(loader, &adapter->layout, base, to, GPOOL_ALLOC_NO_EVICT, runs);
 }
 
 /* Let an idle adapter use the new places of its tail; under the lock. */

@@ -14,10 +14,14 @@ static void pages_ready(struct lora_load *load)
 		pthread_cond_broadcast(&load->lora->loaded);
 }
 
-/* Return: true if another source can replace the one that has failed; under the lock. */
+/*
+ * Return: true if another source can replace the one that has failed; under the lock. If the device has failed, this
+ * says nothing about the source, and no other one can be loaded.
+ */
 static bool is_refusable(const struct lora_load *load)
 {
-	return load->from != LORA_FROM_PEFT && (load->error == -EINVAL || load->error == -EIO);
+	return load->from != LORA_FROM_PEFT && !pool_gpu_failed(load->lora->pool) &&
+		(load->error == -EINVAL || load->error == -EIO);
 }
 
 /* Record the end of a part; under the lock. */
