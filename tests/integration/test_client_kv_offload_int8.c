@@ -9,15 +9,28 @@
  *
  * Requirements: K11.
  */
+#include "client/kv/offload_int8.h"
 #include "cuda/kernels/element.h"
+#include "cuda/kernels/quantise.h"
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
 #include "tests/lib/seed.h"
 #include "tests/lib/unwatched.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
-enum { BLOCKS = 128, HEAD = 64, LAYERS = 8, HEADS = 8, SEQUENCE_BLOCKS = 26, HOLES = 8, KINDS = 7 };
+enum {
+	BLOCKS = 128,
+	HEAD = 64,
+	LAYERS = 8,
+	HEADS = 8,
+	SEQUENCE_BLOCKS = 26,
+	HOLES = 8,
+	KINDS = 7,
+	ROWS = 170, /* the losses of these and one more take more than a page of 4096 bytes */
+};
 
 static const char *const in_memory[] = {"--pool", POOL ",spill_memory=64MiB", CALM, NULL};
 
@@ -105,15 +118,22 @@ static float value_of(uint64_t index)
 	}
 }
 
-static uint64_t filled(void)
+/* Return a sequence whose elements from `end` on are zeros. */
+static uint64_t filled_until(uint64_t end)
 {
-	uint64_t sequence = allocated(SEQUENCE_BLOCKS * BLOCK_TOKENS, 0, 0);
+	uint64_t per_block = kv->block_bytes / kv->shape.dtype_bytes;
+	uint64_t sequence = allocated((uint32_t)(elements / per_block) * BLOCK_TOKENS, 0, 0);
 
 	for (uint64_t i = 0; i < elements; i++)
-		was[i] = value_of(i);
+		was[i] = i < end ? value_of(i) : 0;
 	elements_put(sequence, was);
 	elements_get(sequence, was);
 	return sequence;
+}
+
+static uint64_t filled(void)
+{
+	return filled_until(elements);
 }
 
 /* ---- the permitted error ---- */
@@ -179,6 +199,7 @@ static void int8_start(uint32_t of, uint64_t host_bytes)
 	form = of;
 	worker_open(in_memory);
 	options = small_options(BLOCKS);
+	options.max_sequences = ROWS;
 	options.flags = forms[of].flags;
 	options.shape.dtype_bytes = element_bytes(forms[of].element);
 	options.shape.layers = forms[of].element == ELEMENT_F32 ? LAYERS / 2 : LAYERS;
@@ -216,12 +237,14 @@ static void disturb(void)
 }
 
 /* Occupy every second one of the first slots, so that the content is saved in several parts. */
-static void holes_make(void)
+static void holes_make(uint64_t sequences[2 * HOLES])
 {
-	uint64_t sequences[2 * HOLES];
-
 	for (uint32_t i = 0; i < 2 * HOLES; i++) {
 		sequences[i] = allocated(BLOCK_TOKENS, 0, 0);
+		settle(); /* the block is read by the copy of the previous sequence */
+		for (uint32_t byte = 0; byte < BLOCK_BYTES; byte += 8)
+			*(uint64_t *)((uintptr_t)word_at((uint64_t)block_at(sequences[i], 0) * BLOCK_TOKENS) + byte) =
+				i + byte;
 		assert_int_equal(gpool_kv_offload(kv, sequences[i], 0, NULL), 1);
 	}
 	for (uint32_t i = 0; i < 2 * HOLES; i += 2)
@@ -229,14 +252,29 @@ static void holes_make(void)
 	settle();
 }
 
+/* Check the content of the sequences between the parts. */
+static void holes_check(const uint64_t sequences[2 * HOLES])
+{
+	for (uint32_t i = 1; i < 2 * HOLES; i += 2) {
+		uint32_t wrong = 0;
+
+		assert_int_equal(gpool_kv_resume(kv, sequences[i]), 0);
+		settle();
+		for (uint32_t byte = 0; byte < BLOCK_BYTES; byte += 8)
+			wrong += *(uint64_t *)((uintptr_t)word_at((uint64_t)block_at(sequences[i], 0) * BLOCK_TOKENS) +
+					 byte) != i + byte;
+		assert_int_equal(wrong, 0);
+	}
+}
+
 static void by_host_memory(uint32_t of)
 {
 	struct gpool_block taken[PAGES];
-	uint64_t sequence;
+	uint64_t sequence, between[2 * HOLES];
 	uint32_t count = 0;
 
 	int8_start(of, (64 + HOLES) * BLOCK_BYTES);
-	holes_make();
+	holes_make(between);
 	sequence = filled();
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
 	/* The copy consists of codes, scales of 1/32 of their size, and the sums of each part. */
@@ -253,6 +291,9 @@ static void by_host_memory(uint32_t of)
 	settle();
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
+	while (count)
+		assert_int_equal(gpool_free(worker, &taken[--count]), 0);
+	holes_check(between);
 }
 
 static void test_by_host_memory(void **state)
@@ -292,6 +333,149 @@ static void test_by_the_pool(void **state)
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
 	assert_int_equal(offloaded().pool_pages, 0);
+}
+
+/* The scales, the aligned codes and the sums fit into a part of any size, and not many vectors more would fit. */
+static void test_room(void **state)
+{
+	(void)state;
+	int8_start(0, 0);
+	for (uint64_t bytes = 0; bytes < 4 * BLOCK_BYTES; bytes += 2) {
+		uint64_t vectors = int8_room(kv, bytes) / (HEAD * kv->shape.dtype_bytes);
+
+		assert_true(!vectors || 32 + (2 * vectors + 15) / 16 * 16 + HEAD * vectors <= bytes);
+		assert_true(32 + 16 + (2 + HEAD) * (vectors + 1) > bytes);
+	}
+}
+
+/*
+ * Two sequences whose blocks are not adjacent, and of which the second half of one is zeros. They are saved in several
+ * parts. Each has its own error, whatever the errors of others.
+ */
+static void test_two_scattered_sequences(void **state)
+{
+	static const uint32_t flags[] = {GPOOL_KV_OFFLOAD_INT8, GPOOL_KV_OFFLOAD_INT8 | GPOOL_KV_OFFLOAD_POOL};
+	const struct quantise_error large = {1e30, 1e30, 1e30f, 0};
+	uint64_t single[2 * SEQUENCE_BLOCKS], sequences[2], between[2 * HOLES];
+	float *contents[2];
+
+	(void)state;
+	int8_start(0, (64 + HOLES) * BLOCK_BYTES);
+	holes_make(between);
+	for (uint32_t i = 0; i < 2 * SEQUENCE_BLOCKS; i++)
+		single[i] = allocated(BLOCK_TOKENS, 0, 0);
+	contents[0] = was;
+	contents[1] = malloc(elements * sizeof(*was));
+	for (uint32_t which = 0; which < 2; which++) {
+		for (uint32_t i = which; i < 2 * SEQUENCE_BLOCKS; i += 2)
+			assert_int_equal(gpool_kv_free(kv, single[i]), 0);
+		was = contents[which];
+		sequences[which] = filled_until(which ? elements : elements / 2);
+		assert_true(block_at(sequences[which], 1) != block_at(sequences[which], 0) + 1);
+	}
+	for (uint32_t i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
+		for (uint32_t which = 0; which < 2; which++)
+			assert_int_equal(gpool_kv_offload(kv, sequences[which], flags[i], NULL), SEQUENCE_BLOCKS);
+		disturb();
+		for (uint32_t which = 0; which < 2; which++)
+			assert_int_equal(gpool_kv_resume(kv, sequences[which]), 0);
+		for (uint32_t which = 0; which < 2; which++) {
+			was = contents[which];
+			contents_check(sequences[which]);
+			elements_put(sequences[which], was);
+		}
+		for (uint32_t row = 0; row < ROWS; row++)
+			kv->losses[row] = large;
+	}
+	holes_check(between);
+	was = contents[0];
+	free(contents[1]);
+}
+
+static void page_mark(const struct gpool_block *block, uint64_t mark)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_address(worker, block, &address), 0);
+	for (uint64_t i = 0; i < gpool_page_bytes(worker) / 8; i++)
+		((uint64_t *)(uintptr_t)address)[i] = mark + i;
+}
+
+static bool page_is_marked(const struct gpool_block *block, uint64_t mark)
+{
+	uint64_t address, wrong = 0;
+
+	assert_int_equal(gpool_address(worker, block, &address), 0);
+	for (uint64_t i = 0; i < gpool_page_bytes(worker) / 8; i++)
+		wrong += ((const uint64_t *)(uintptr_t)address)[i] != mark + i;
+	return !wrong;
+}
+
+static int by_page(const void *a, const void *b)
+{
+	return (int)((const struct gpool_block *)a)->page - (int)((const struct gpool_block *)b)->page;
+}
+
+/*
+ * The content is converted in several steps through pages of the pool: if as many are free as a step needs, or directly
+ * otherwise. The conversion evicts no content, and writes to no other page. Method: all pages are taken, except `left`
+ * adjacent ones, and can be evicted during the conversion.
+ */
+static void in_steps(uint32_t left)
+{
+	enum { STEP_BLOCKS = 90 };
+	struct gpool_kv_options options;
+	struct gpool_block taken[PAGES];
+	uint32_t count = 0, begin = 0;
+	uint64_t sequence;
+
+	seed = 0x9e3779b97f4a7c15;
+	form = 0;
+	worker_open(in_memory);
+	options = small_options(STEP_BLOCKS);
+	options.shape.layers = LAYERS * 3 / 2; /* the size of a page is no multiple of the size of a block */
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 50 * kv->block_bytes), 0);
+	elements = STEP_BLOCKS * kv->block_bytes / kv->shape.dtype_bytes;
+	was = malloc(elements * sizeof(*was));
+	sequence = filled();
+	while (count < PAGES && !gpool_alloc(worker, 1, NULL, &taken[count]))
+		count++;
+	qsort(taken, count, sizeof(*taken), by_page);
+	while (begin + left < count && taken[begin + left].page != taken[begin].page + left)
+		begin++;
+	assert_true(begin + left < count);
+	for (uint32_t i = 0; i < count; i++) {
+		page_mark(&taken[i], i);
+		if (i >= begin && i < begin + left)
+			assert_int_equal(gpool_free(worker, &taken[i]), 0);
+		else
+			assert_int_equal(gpool_unpin(worker, &taken[i]), 0);
+	}
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), STEP_BLOCKS);
+	settle();
+	assert_in_range(offloaded().host_blocks - offloaded().host_free_blocks, 45, 48);
+	for (uint32_t i = 0; i < count; i++)
+		if (i < begin || i >= begin + left) {
+			assert_int_equal(gpool_pin(worker, &taken[i]), 0);
+			assert_true(page_is_marked(&taken[i], i));
+		}
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+	for (uint32_t i = 0; i < count; i++)
+		assert_true((i >= begin && i < begin + left) || page_is_marked(&taken[i], i));
+}
+
+static void test_in_steps(void **state)
+{
+	(void)state;
+	in_steps(8);
+}
+
+static void test_in_steps_directly(void **state)
+{
+	(void)state;
+	in_steps(7);
 }
 
 /* Repeating the conversion does not increase the error. */
@@ -432,6 +616,15 @@ static void test_other_elements(void **state)
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
 	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), 20);
 	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA);
+	/* Without content, nothing is converted. */
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	options = small_options(BLOCKS);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 64 * BLOCK_BYTES), 0);
+	sequence = allocated(0, BLOCK_TOKENS, 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), 1);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 }
 
 /* Overwrite the free pages, so that a conversion through them cannot find earlier content. */
@@ -452,6 +645,54 @@ static void pages_spoil(void)
 		assert_int_equal(gpool_free(worker, &taken[--count]), 0);
 }
 
+/* Return the size of the memory that is not copied to a child: registered memory. */
+static uint64_t private_bytes(void)
+{
+	FILE *file = fopen("/proc/self/smaps", "re");
+	uint64_t sum = 0, kib = 0;
+	char line[512];
+
+	assert_non_null(file);
+	while (fgets(line, sizeof(line), file)) {
+		sscanf(line, "Size: %" SCNu64, &kib);
+		if (!strncmp(line, "VmFlags:", 8) && strstr(line, " dc"))
+			sum += kib * 1024;
+	}
+	fclose(file);
+	return sum;
+}
+
+/* Without registered memory for the errors, nothing is saved, and the memory is freed. It is also freed at the end. */
+static void test_register_fails(void **state)
+{
+	uint64_t bytes, sequence, registered;
+
+	(void)state;
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	bytes = private_bytes();
+	gpu_fault_set(worker->gpu, GPU_CALL_HOST_REGISTER, 1, -EIO);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EIO);
+	gpu_fault_set(worker->gpu, GPU_CALL_HOST_REGISTER, 0, 0);
+	assert_int_equal(private_bytes(), bytes);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+	assert_int_equal(offloaded().host_free_blocks, 64);
+	registered = gpu_calls(worker->gpu, GPU_CALL_HOST_REGISTER) - gpu_calls(worker->gpu, GPU_CALL_HOST_UNREGISTER);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	assert_true(private_bytes() > bytes);
+	assert_int_equal(
+		gpu_calls(worker->gpu, GPU_CALL_HOST_REGISTER) - gpu_calls(worker->gpu, GPU_CALL_HOST_UNREGISTER),
+		registered + 1);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	/* The cache has also registered its host memory and its tables. */
+	assert_int_equal(
+		gpu_calls(worker->gpu, GPU_CALL_HOST_REGISTER) - gpu_calls(worker->gpu, GPU_CALL_HOST_UNREGISTER),
+		registered - 2);
+	assert_true(private_bytes() <= bytes - 64 * BLOCK_BYTES);
+}
+
 /* Each of the first calls fails once while a sequence is saved, and once while it is restored. */
 static void test_calls_that_fail(void **state)
 {
@@ -463,7 +704,6 @@ static void test_calls_that_fail(void **state)
 		{GPU_CALL_COPY, GPOOL_KV_OFFLOAD_POOL, 4},
 		{GPU_CALL_LAUNCH, 0, 2},
 		{GPU_CALL_LAUNCH, GPOOL_KV_OFFLOAD_POOL, 2},
-		{GPU_CALL_HOST_REGISTER, 0, 1},
 	};
 	uint64_t sequence;
 
@@ -504,6 +744,46 @@ static void test_calls_that_fail(void **state)
 	}
 }
 
+/*
+ * Pages that queued work uses are freed after it: those through which content is converted, and after a failure those
+ * to which it was to be saved.
+ */
+static void test_queued_work_keeps_its_pages(void **state)
+{
+	bool staged;
+	struct gpool_fence gate;
+	uint64_t sequence;
+	uint32_t manual, before;
+
+	(void)state;
+	int8_start(0, 64 * BLOCK_BYTES);
+	staged = !(worker->capabilities & GPU_CAP_HOST_POINTER);
+	sequence = filled();
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
+	for (uint32_t round = 0; round < 2; round++) {
+		assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
+		assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
+		before = atomic_load(&worker->deferred_count);
+		if (!round) {
+			assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+			assert_int_equal(atomic_load(&worker->deferred_count) - before, staged);
+		} else {
+			gpu_fault_set(worker->gpu, GPU_CALL_COPY, 2, -EIO);
+			assert_int_equal(
+				gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8 | GPOOL_KV_OFFLOAD_POOL, NULL),
+				-EIO);
+			gpu_fault_set(worker->gpu, GPU_CALL_COPY, 0, 0);
+			assert_int_equal(atomic_load(&worker->deferred_count) - before, 1);
+		}
+		assert_int_equal(gpool_fence_signal(worker, gate), 0);
+		settle();
+		if (!round)
+			assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	}
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+	contents_check(sequence);
+}
+
 static int end_wait(void *argument)
 {
 	(void)argument;
@@ -541,12 +821,18 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_by_host_memory_bf16, int8_stop),
 		cmocka_unit_test_teardown(test_by_host_memory_fp32, int8_stop),
 		cmocka_unit_test_teardown(test_by_the_pool, int8_stop),
+		cmocka_unit_test_teardown(test_room, int8_stop),
+		cmocka_unit_test_teardown(test_two_scattered_sequences, int8_stop),
+		cmocka_unit_test_teardown(test_in_steps, int8_stop),
+		cmocka_unit_test_teardown(test_in_steps_directly, int8_stop),
 		cmocka_unit_test_teardown(test_again_and_again, int8_stop),
 		cmocka_unit_test_teardown(test_infinite, int8_stop),
 		cmocka_unit_test_teardown(test_not_a_number, int8_stop),
 		cmocka_unit_test_teardown(test_conversion_is_queued, int8_stop),
 		cmocka_unit_test_teardown(test_other_elements, kv_stop),
+		cmocka_unit_test_teardown(test_register_fails, int8_stop),
 		cmocka_unit_test_teardown(test_calls_that_fail, int8_stop),
+		cmocka_unit_test_teardown(test_queued_work_keeps_its_pages, int8_stop),
 		cmocka_unit_test_teardown(test_interrupted_resume, int8_stop),
 	};
 
