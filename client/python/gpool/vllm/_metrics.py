@@ -49,7 +49,7 @@ class Stats(KVConnectorStats):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Remove all counts."""
-        self.data = {}
+        self.data: Dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         """Add the counts of another interval, and take its gauges."""
