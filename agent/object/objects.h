@@ -207,8 +207,8 @@ bool object_leave(struct pool *pool, uint32_t number);
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an earlier
  * agent stored in its record, or from the uses before its last eviction. object_worth_evicted() - keep these uses when
  * an object is evicted, so that an adapter that is loaded again is not treated as new. object_worth_learn() - update
- * the worth from the pins; true: it has increased. object_worth_reader() - adjust the count for a session that opens
- * the object or is about to close it: pins that the session counts while it does not have the object open are not uses.
+ * the worth from the pins; true: it has increased. object_worth_reader() - exclude from the uses
+ * the pins that a session counts while it does not have the object open; called when it opens or is about to close it.
  * object_worth_key() - return the key of the order; objects with lower keys are evicted first.
  */
 void object_worth_begin(struct pool *pool, uint32_t number);

@@ -737,7 +737,7 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 
 /*
  * Mark the handles that may be unmapped. Needed handles that were never mapped, or were unmapped before, are reported
- * too, because an agent may have died while it handled the message.
+ * too, because an agent may have died while it handled an earlier report of them.
  */
 static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 {

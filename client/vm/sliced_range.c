@@ -4,7 +4,8 @@
  *
  *   [0, committed)      committed
  *   [committed, ready)  read ahead; the agent may have taken some of them since
- *   [high, ...)         never read ahead
+ *   [ready, high)       the block that is being read ahead, and blocks that were committed or read ahead earlier
+ *   [high, ...)         neither committed nor read ahead
  *
  * The background task handles one block at a time, `working`, beyond the size to which a call is growing. A growing
  * call therefore waits for the task only if the task is providing a block that the call needs.

@@ -105,8 +105,8 @@ struct vpmm_call {
 
 int vpmm_open(struct gpool *pool);
 /*
- * vpmm_close() - free the allocator, after all GPU work has finished and the background thread has stopped. Handles
- * that are held end with the session.
+ * vpmm_close() - free the allocator. Call it after all GPU work has finished and the background thread has stopped. The
+ * handles that the allocator holds are released when the session ends.
  */
 void vpmm_close(struct gpool *pool);
 

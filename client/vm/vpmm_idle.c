@@ -105,8 +105,8 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 /* ---- adopt ---- */
 
 /*
- * Insert a moving region into the sets in pieces. Its lost parts become pending unmaps. Memory for `runs` - 1 steps
- * must be available.
+ * Split a moving region into runs of lost and of kept pages, and insert the runs into the sets: lost ones as pending
+ * unmaps, the others as free regions. The caller has provided memory for one region for each split (`region_spare()`).
  */
 static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {

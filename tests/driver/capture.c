@@ -162,7 +162,10 @@ CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 	return call_leave(CUDA_SUCCESS);
 }
 
-/* capture_end() - take the streams out of it. Return false if one of them was not joined to the origin. */
+/*
+ * capture_end() - end a capture and remove all streams from it. Return false if one of them was not joined to the
+ * origin.
+ */
 static bool capture_end(struct capture *capture)
 {
 	struct capture **link = &captures;

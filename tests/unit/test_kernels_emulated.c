@@ -300,7 +300,10 @@ static int planted(void)
 	return 0;
 }
 
-/* ThreadSanitizer finds a race between blocks: the child ends with its exit status, and the report names the place. */
+/*
+ * ThreadSanitizer detects a planted race between thread blocks: the child ends with the status set in TSAN_OPTIONS, and
+ * the report names the function splits_add().
+ */
 static void test_planted_race_is_found(void **state)
 {
 	enum { FOUND = 66 };

@@ -212,8 +212,8 @@ static void test_queued_for_room_that_others_make(void **state)
 	expect(RESIDENCY_LOAD_COLD, 2);
 	expect(RESIDENCY_SAVE, 1);
 	/*
-	 * Adapter 1 is acquired while it is being evicted. It is loaded as soon as room for 3, which was requested
-	 * first, is made.
+	 * Adapter 1 is acquired while it is being evicted. Its memory is used for adapter 3, which was requested
+	 * first. Adapter 1 remains queued until adapter 2 has been evicted.
 	 */
 	assert_int_equal(residency_acquire(all, 1, now), 0);
 	done(RESIDENCY_SAVE, 1, true);

@@ -488,8 +488,8 @@ PART = re.compile(r"(<!-- bench-scaling -->\n).*?(<!-- end -->)", re.S)
 
 
 def drawn(times: List[float]) -> str:
-    """Draw times as bars. The height of a bar is the logarithm of the time relative to the least one; a full bar is at
-    least 1,000 times that."""
+    """Draw times as bars. The height of a bar is the logarithm of the time relative to the shortest one; a full bar
+    represents at least 1,000 times that."""
     least = min(times)
     scale = (len(BARS) - 1) / math.log(max(1000, max(times) / least))
     return "".join(BARS[round(math.log(time_ / least) * scale)] for time_ in times)
