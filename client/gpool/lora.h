@@ -155,10 +155,13 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
  * @id:     receives its number, starting at 0; numbers of unregistered adapters are reused
  * @why:    [GPOOL_LORA_REASON_BYTES] receives one line with the reason of a refusal; may be NULL
  *
- * Adapters that cannot be applied solely as B (A x) are refused.
+ * Adapters that cannot be applied solely as B (A x) are refused. The rank of a module is the number of rows of its
+ * lora_A, also in its scale, lora_alpha / rank; `r` and `rank_pattern` of the configuration must be positive numbers,
+ * but need not equal it.
  *
  * Return: 0, or
- *   -EINVAL  invalid name; invalid files, or an adapter that is larger than hot_bytes, as described in *why
+ *   -EINVAL  invalid name; an empty folder; invalid files, or an adapter that is larger than hot_bytes, as described
+ *            in *why
  *   -ENOSPC  a set with limits has 65,536 adapters
  *   -EEXIST  the name is registered
  *   -ENOENT, -EACCES, -EIO, -ENOMEM, -EMFILE  the files cannot be read
@@ -262,7 +265,8 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -ETIMEDOUT  the adapter is still being loaded
  *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the required number. Or the
  *                     adapters in use leave no room within hot_bytes and hot_adapters. Release an adapter and try again
- *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details
+ *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details. Or
+ *               timeout_ms is below -1
  *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
  *               GPU work uses its former addresses
  *   -EACCES, -EPERM  the tenant may not use the adapter: gpool_lora_restrict(), or the key adapters of the tenant; or
@@ -306,13 +310,14 @@ GPOOL_API int gpool_lora_acquire_async(struct gpool_lora *lora, uint32_t id, int
 /*
  * gpool_lora_wait_layer() - wait until a layer of an acquired adapter and all layers before it are ready.
  *
- * @layer: number of the layer, which may have no module; -1: the whole adapter, including modules outside all layers,
- *         which are loaded last
+ * @layer: number of a layer of the model. A layer without a module, or after the adapter's last layer, is ready with
+ *         the layers before it. -1: the whole adapter, including modules outside all layers, which are loaded last
  *
  * This thread takes part in the load, as in gpool_lora_acquire().
  *
- * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINTR, -EINVAL (not acquired), -ENOENT, -ECHILD, or the error of
- * the load (gpool_lora_last_error()). Threads: any. Cost: a lock if the layer is ready.
+ * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINTR, -EINVAL (not acquired; layer or timeout_ms below -1),
+ * -ENOENT, -ECHILD, or the error of the load (gpool_lora_last_error()). Threads: any. Cost: a lock if the layer is
+ * ready.
  */
 GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
 

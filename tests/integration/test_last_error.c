@@ -798,6 +798,10 @@ static void test_adapters(void **state)
 		"adapter 'plain' is already registered");
 	assert_non_null(strstr(why, "adapter 'plain' is already registered"));
 	SAYS(gpool_lora_wait_layer(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_wait_layer(lora, id, -2, 0), -EINVAL, "layer is -2; the minimum is -1");
+	SAYS(gpool_lora_wait_layer(lora, id, 0, -2), -EINVAL, "timeout_ms is -2; the minimum is -1");
+	SAYS(gpool_lora_acquire(lora, id, -2), -EINVAL, "timeout_ms is -2; the minimum is -1");
+	SAYS(gpool_lora_acquire_async(lora, id, -2), -EINVAL, "timeout_ms is -2; the minimum is -1");
 	SAYS(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");

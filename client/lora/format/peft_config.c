@@ -105,7 +105,10 @@ static int number_of(const struct json_value *value, bool positive, double *numb
 {
 	char name[REASON_NAME_BYTES];
 
-	if (value->kind != JSON_NUMBER || !isfinite(value->number) || (positive && value->number <= 0))
+	if (value->kind == JSON_NUMBER && positive && value->number <= 0)
+		return refuse(reason, "adapter_config.json: '%s' is %g; it must be a positive number",
+			refuse_name(value->key, name), value->number);
+	if (value->kind != JSON_NUMBER || !isfinite(value->number))
 		return refuse(reason, "adapter_config.json: '%s' is not a %snumber", refuse_name(value->key, name),
 			positive ? "positive " : "");
 	*number = value->number;

@@ -244,6 +244,8 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 
 	if (unlikely(!lora->pool->alive))
 		return -ECHILD;
+	if (unlikely(timeout_ms < -1))
+		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (likely(entry != NULL)) {
@@ -323,6 +325,10 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 
 	if (unlikely(!lora->pool->alive))
 		return -ECHILD;
+	if (unlikely(timeout_ms < -1))
+		return fail_timeout(timeout_ms);
+	if (unlikely(layer < -1))
+		return fail(-EINVAL, "layer is %d; the minimum is -1 (the whole adapter)", layer);
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (!entry)

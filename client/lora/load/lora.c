@@ -261,7 +261,8 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 
 	if (error)
 		return error;
-	error = adapter_create(name, folder, &adapter, &reason);
+	/* The path of a file in it would begin with a slash, and name a file of the root directory. */
+	error = *folder ? adapter_create(name, folder, &adapter, &reason) : refuse(&reason, "folder is empty");
 	if (!error)
 		error = adapter_register(lora, adapter, id, &reason);
 	return reason_give(error, &reason, why);
