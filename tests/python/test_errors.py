@@ -50,6 +50,14 @@ class Refusals(AgentTest):
         self.refused("Pool.alloc", gpool.Error, "page_count is 65; it must be 1 to 64", lambda: pool.alloc(65))
         self.refused("Pool.alloc", OverflowError, "page_count is -1; it must be from 1 to 64", lambda: pool.alloc(-1))
         self.refused("Pool.alloc", TypeError, "owner_id is 'x', which is not", lambda: pool.alloc(1, owner_id="x"))
+        self.refused("Pool.alloc", OverflowError, "usage is -1; it must be from 0 to 4$", lambda: pool.alloc(1, -1))
+        for call in (pool.alloc, pool.create_object("o").alloc):
+            self.refused(
+                "Object.alloc",
+                OverflowError,
+                "priority is -1; it must be from 0 to 3$",
+                functools.partial(call, 1, priority=-1),
+            )
         self.refused("Pool.alloc_span", gpool.Error, "bytes is 0; a span must have", lambda: pool.alloc_span(0))
         self.refused(
             "Pool.alloc_span",
@@ -106,6 +114,7 @@ class Refusals(AgentTest):
         with self.pool.alloc(1) as block:
             for shape, raised, text in (
                 ((True,), TypeError, "a length of shape is True, which is not an integer"),
+                (2.5, TypeError, "shape is 2.5, which is neither an integer nor a sequence of integers"),
                 ((2.5,), TypeError, "a length of shape is 2.5, which is not an integer"),
                 ((-1,), ValueError, r"shape is \(-1,\); no length may be negative"),
                 ((1,) * 33, ValueError, "33 dimensions: the maximum is 32"),
@@ -123,6 +132,10 @@ class Refusals(AgentTest):
             self.refused("View.read", *self.beyond(block), functools.partial(block.view().read, 9, PAGE))
         with self.pool.alloc_span(300) as span:
             self.refused("Span.view", ValueError, "no length may be negative", lambda: span.view(shape=-1))
+        self.refused("Span.address", gpool.Closed, "cannot use a span: it is closed", lambda: span.address)
+        with self.agent.pool() as other:
+            left = other.alloc_span(300)
+        self.refused("Span.address", gpool.Closed, "it is closed", lambda: left.address)
 
     def test_streams_of_another_pool(self) -> None:
         """The first streams of two sessions have the same number, so the C library cannot tell them apart."""
@@ -138,6 +151,10 @@ class Refusals(AgentTest):
             self.refused("Range.view", gpool.Error, text, lambda: elastic.view(stream=stream))
             self.refused("Pool.alloc", gpool.Error, text, lambda: pool.alloc(1, stream=stream))
             self.refused("Pool.create_kv_cache", gpool.Error, text, lambda: pool.create_kv_cache(2, 2, 64, stream))
+            with self.agent.pool() as ended:
+                pass
+            closed = "cannot use the pool: it is closed"
+            self.refused("Pool.create_kv_cache", gpool.Closed, closed, lambda: ended.create_kv_cache(2, 2, 64, stream))
             with pool.create_object("o") as draft:
                 self.refused("Object.alloc", gpool.Error, text, lambda: draft.alloc(1, stream=stream))
             self.refused("Block.view", TypeError, "stream is 5, not a Stream", lambda: block.view(stream=5))
@@ -278,6 +295,14 @@ class Refusals(AgentTest):
             self.refused("Range.reclaim", gpool.Error, outside, lambda: elastic.reclaim(3, 2))
             self.refused("Range.capture", gpool.Error, outside, lambda: elastic.capture(3, 2))
             self.refused("Range.publish", gpool.Error, outside, lambda: elastic.publish(3, 2, "x"))
+            elastic.commit(0, 1)
+            with self.pool.create_object("draft") as draft, self.agent.pool() as other:
+                text = "'x': follows is object 'draft', which is not published; publish\\(\\) it first"
+                self.refused("Range.publish", gpool.Error, text, lambda: elastic.publish(0, 1, "x", follows=draft))
+                text = "'x': follows is object 'far', which belongs to another pool"
+                far = other.create_object("far")
+                self.refused("Range.publish", gpool.Error, text, lambda: elastic.publish(0, 1, "x", follows=far))
+            elastic.decommit(0, 1)
             self.refused("Range.page_state", gpool.Error, "first is 4 and count is 1", lambda: elastic.page_state(4))
             self.refused("Range.map", gpool.NotFound, "no such object", lambda: elastic.map(0, "none"))
             self.refused("Range.view", gpool.Error, "page 0 is not committed; commit", elastic.view)
@@ -443,6 +468,15 @@ class Refusals(AgentTest):
                 lambda: adapters.register_arrays("y", 5, {}),
             )
             self.refused("Adapters.find", TypeError, "name is 5, which is not a str", lambda: adapters.find(5))
+            self.refused("Adapters.register", gpool.Error, "folder is empty", lambda: adapters.register("y", ""))
+            weights = (PLAIN / "adapter_model.safetensors").read_bytes()
+            for rank in (0, -1.5):
+                self.refused(
+                    "Adapters.register_buffer",
+                    gpool.Error,
+                    f"'r' is {rank}; it must be a positive number",
+                    functools.partial(adapters.register_buffer, "y", weights, {"peft_type": "LORA", "r": rank}),
+                )
             self.refused(
                 "Adapters.register", TypeError, "folder is 5, which is not a str", lambda: adapters.register("y", 5)
             )
@@ -460,6 +494,13 @@ class Refusals(AgentTest):
                     lambda: acquired.weights(0, "x"),
                 )
                 self.refused("Acquired.wait_layer", OverflowError, "layer is ", lambda: acquired.wait_layer(2**40))
+                for call, name in (
+                    (lambda: adapter.acquire(-2), "timeout_ms"),  # of an adapter that is resident
+                    (lambda: adapter.acquire_async(-2), "timeout_ms"),
+                    (lambda: acquired.wait_layer(0, -2), "timeout_ms"),
+                    (lambda: acquired.wait_layer(-2), "layer"),
+                ):
+                    self.refused("Acquired.wait_layer", gpool.Error, f"{name} is -2; the minimum is -1", call)
                 self.refused(
                     "Acquired.release", TypeError, "after is 5, which is not a Fence", lambda: acquired.release(5)
                 )

@@ -123,8 +123,9 @@ class Span:
 
     @property
     def address(self) -> int:
-        """Return the device address."""
-        return int(self._span.address)
+        """Return the device address. Raises Closed: the span is freed, or the pool closed; Forked."""
+        with self.handle as address:
+            return int(address)
 
     @property
     def nbytes(self) -> int:

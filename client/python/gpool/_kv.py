@@ -10,8 +10,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
+from ._checked import check_count
 from ._dtype import dtype_of
-from ._errors import Busy, Preempted, check, error
+from ._errors import Busy, Error, Preempted, check, error
 from ._handle import Closing, Handle
 from ._library import library
 from ._text import c_bytes, sequence
@@ -632,8 +633,9 @@ class KvCache(_native.KvCache, Closing):
 
         The work that writes these blocks must be queued on the cache's stream. After the call, the blocks must not be
         written.
-        Raises Preempted; Error with EINVAL: more IDs than the sequence has tokens, or IDs that differ from published
-        ones.
+        IDs of blocks that this sequence has published are not read again.
+        Raises Preempted; Error with EINVAL: more IDs than the sequence has tokens, a block that a fork has published
+        with other IDs, or another adapter or salt than at the first publication.
         Cost: one lock, and for each new block a hash of its IDs.
         """
         named, kept = prefix_of(prefix)
@@ -727,10 +729,12 @@ def grow(
 ) -> List[int]:
     """Make a call that preempts sequences, with its struct and an array for the victims, and return the victims.
 
-    Raises what the call raises, and what the policy raises.
+    Raises what the call raises, and what the policy raises; Error with EINVAL: `most` is 0.
     """
     if policy is not None and not callable(policy):
         raise TypeError(f"policy is {policy!r}, which is not a function")
+    if growth.most == 0:
+        raise Error(errno.EINVAL, "cannot append tokens to a sequence: most is 0; the minimum is 1")
     raised: List[BaseException] = []
 
     def choose(_context: Any, growing: int, victim: Any) -> int:
@@ -791,10 +795,16 @@ def request_of(
 
 def ids_of(numbers: Iterable[int], name: str) -> Any:
     """Return numbers as an array of uint32 of C; name: that of the argument. Raises OverflowError; TypeError."""
+    if not hasattr(numbers, "__len__"):
+        if not hasattr(numbers, "__iter__"):
+            raise TypeError(f"{name} is {numbers!r}, which is not a sequence of integers")
+        numbers = list(numbers)  # so that a wrong element can be found in a second pass
     try:
         listed = array.array("I", numbers)
-    except (TypeError, OverflowError) as wrong:
-        raise type(wrong)(f"{name} must be integers from 0 to {2**32 - 1}: {wrong}") from None
+    except (TypeError, OverflowError):
+        for at, number in enumerate(numbers):
+            check_count(f"{name}[{at}]", number, f"from 0 to {2**32 - 1}")
+        raise
     return (ctypes.c_uint32 * len(listed)).from_buffer(listed)
 
 

@@ -220,9 +220,9 @@ class Acquired:
     def wait_layer(self, layer: int = -1, timeout_ms: int = -1) -> None:
         """Wait until a layer and all earlier layers are loaded.
 
-        layer: number of the layer; -1: all layers and the modules outside them. timeout_ms: longest wait in
-        milliseconds; -1: no limit.
-        Raises TimedOut; or the error of the load.
+        layer: number of a layer of the model; a layer after the adapter's last one is ready with the last one. -1: all
+        layers and the modules outside them. timeout_ms: longest wait in milliseconds; -1: no limit.
+        Raises TimedOut; Error with EINVAL: layer or timeout_ms is below -1; or the error of the load.
         """
         with self.adapter.adapters.handle as pointer:
             result = waiting(timeout_ms, library().gpool_lora_wait_layer, pointer, self.adapter.id, layer, timeout_ms)
@@ -265,8 +265,8 @@ class Adapter:
 
         timeout_ms: longest wait for the load in milliseconds; 0: start it without waiting, -1: no limit.
         Raises TimedOut: it is being loaded; NoRoom: the pool's pages are in use; NotFound: its files do not exist;
-        Busy: another engine has unloaded it; Error with EINVAL (its files have changed), EIO (its files cannot be
-        read).
+        Busy: another engine has unloaded it; Error with EINVAL (its files have changed, or timeout_ms is below -1), EIO
+        (its files cannot be read).
         Cost: a lookup and a pin if it is resident; otherwise its load.
         """
         with self.adapters.handle as pointer:
@@ -423,8 +423,10 @@ class Adapters(Closing):
     def register(self, name: str, folder: str) -> Adapter:
         """Register a PEFT directory, with adapter_config.json and adapter_model.safetensors, under a name.
 
-        Raises Error with EINVAL (the files are invalid; the text names the cause), EEXIST (the name is taken);
-        NotFound.
+        The rank of a module is the number of rows of its lora_A, also in its scale, lora_alpha / rank; `r` and
+        `rank_pattern` of the configuration must be positive numbers, but need not equal it.
+        Raises Error with EINVAL (the folder is empty, or its files are invalid; the text names the cause), EEXIST (the
+        name is taken); NotFound.
         Cost: reads the headers of the files, but no weights.
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)

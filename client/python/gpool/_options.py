@@ -7,6 +7,7 @@ import enum
 from typing import Optional
 
 from . import _abi
+from ._checked import check_count
 from ._handle import Handle
 from ._stream import Stream, number_of
 
@@ -27,6 +28,8 @@ def alloc_options(
     flags: int, usage: Usage, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream], pool: Handle
 ) -> _abi.gpool_alloc_options:
     """Return the options of an allocation as a struct of the C library. Raises as refuse_stream()."""
+    check_count("usage", usage, f"from 0 to {max(Usage)}")
+    check_count("priority", priority, "from 0 to 3")
     return _abi.gpool_alloc_options(
         size=ctypes.sizeof(_abi.gpool_alloc_options),
         flags=flags,

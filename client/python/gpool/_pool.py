@@ -567,13 +567,14 @@ class Pool(_native.Pool, Closing):
         A block contains the keys and values of block_tokens tokens: 2 * layers * kv_heads * head_size elements of
         `dtype` for each token.
         stream: stream that orders all work with the cache. block_tokens: a power of two up to 1,024. max_blocks: up to
-        2^24; 0: as many as the pool can hold. max_sequences: maximum number of sequences at a time, including preempted
-        ones; 0: 256. max_sequence_tokens: maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that
-        admission keeps free; None: 1 % of max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the
-        content instead of discarding it. zero: fill blocks with zeros when a sequence gets them; otherwise their
-        content is undefined. int8: store int8 codes, with a bf16 scale for each vector, which KvCache.write() computes
-        from elements of `dtype`, float16 or bfloat16; head_size must be a multiple of 16 up to 256, and block_tokens at
-        least 8. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+        2^24, rounded up to whole chunks (KvLayout.max_blocks has the result); 0: as many as the pool can hold.
+        max_sequences: maximum number of sequences at a time, including preempted ones; 0: 256. max_sequence_tokens:
+        maximum length of a sequence; 0: 131,072. watermark_blocks: blocks that admission keeps free; None: 1 % of
+        max_blocks. owner_id: number that tools show. keep: Pool.sleep() spills the content instead of discarding it.
+        zero: fill blocks with zeros when a sequence gets them; otherwise their content is undefined. int8: store int8
+        codes, with a bf16 scale for each vector, which KvCache.write() computes from elements of `dtype`, float16 or
+        bfloat16; head_size must be a multiple of 16 up to 256, and block_tokens at least 8. compact_bytes_per_s:
+        average limit of KvCache.compact(); 0: no limit.
         prefixes: blocks can be published and found by their tokens. The following arguments require prefixes. adaptive:
         evict according to statistics of past requests. model: hash of everything that affects the content, at most 32
         bytes. cached_blocks: maximum number of cached blocks; 0: no limit. pool_blocks: number of addresses for blocks

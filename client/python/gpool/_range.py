@@ -192,6 +192,8 @@ class Range(_native.Range, Closing):
         value = c_bytes(value, "value")
         if follows is not None and not isinstance(follows, Object):
             raise TypeError(f"follows is {follows!r}, which is not an Object")
+        if follows is not None:
+            _refuse_unfit(follows, self._pool, f"publish {count} pages as object '{name}'")
         options = _abi.gpool_range_publish_options(
             size=ctypes.sizeof(_abi.gpool_range_publish_options),
             flags=_abi.GPOOL_OBJECT_PRIVATE if private else 0,
@@ -256,6 +258,17 @@ class Range(_native.Range, Closing):
                 library().gpool_range_resolve(pointer, index, ctypes.byref(filled)), f"read the state of page {index}"
             )
         return PageState(filled.state)
+
+
+def _refuse_unfit(follows: Object, pool: Pool, what: str) -> None:
+    """Raise Error with EINVAL: the object belongs to another pool, or is not published. what: verb phrase of the call."""
+    if follows._pool.handle is not pool.handle:
+        why = "belongs to another pool"
+    elif follows._draft:
+        why = "is not published; publish() it first"
+    else:
+        return
+    raise Error(errno.EINVAL, f"cannot {what}: follows is object '{follows.name}', which {why}")
 
 
 class _Addresses:

@@ -105,9 +105,11 @@ class Stream(_native.Stream):
     def wait(self, fence: Fence) -> None:
         """Make later work of the stream wait for a fence. The call itself does not wait.
 
-        Raises Error with EINVAL, ESRCH (the process of an imported fence has died).
+        Raises TypeError: it is not a Fence; Error with EINVAL, ESRCH (the process of an imported fence has died).
         Cost: a driver call.
         """
+        if fence is None:
+            raise TypeError("fence is None, which is not a Fence")
         with self._handle as pool:
             check(
                 library().gpool_stream_wait(pool, self.number, c_fence(fence, self._handle, "fence")),
@@ -147,12 +149,14 @@ class Stream(_native.Stream):
 
 
 def refuse_stream(stream: Stream, pool: Handle) -> None:
-    """Raise TypeError: it is not a Stream; Error with EINVAL: it belongs to another pool, in which its number may be
-    another stream.
+    """Raise TypeError: it is not a Stream; Closed: the pool is closed; Error with EINVAL: the stream belongs to another
+    pool, in which its number may be another stream.
     """
     if not isinstance(stream, Stream):
         raise TypeError(f"stream is {stream!r}, not a Stream")
     if stream._handle is not pool:
+        with pool:  # raises Closed, which is the cause to report if both are wrong
+            pass
         raise Error(errno.EINVAL, "cannot use a stream: it belongs to another pool")
 
 

@@ -39,12 +39,15 @@ enum {
 	ARGUMENTS
 };
 
+/* the limits of the library, for texts */
+enum { PRIORITY_MOST = 3, USAGE_MOST = GPOOL_USAGE_GRADIENT };
+
 static const char *const alloc_names[ARGUMENTS] = {"page_count", "usage", "priority", "owner_id", "timeout_ms",
 	"stream", "first_fit", "critical", "contiguous", "evict", "spill"};
 
 static int to_options(PyObject **values, const struct guard *pool, struct gpool_alloc_options *options)
 {
-	if (values[PRIORITY] && to_u32(values[PRIORITY], "priority", &options->priority))
+	if (values[PRIORITY] && to_u32_most(values[PRIORITY], "priority", PRIORITY_MOST, &options->priority))
 		return -1;
 	if (values[OWNER_ID] && to_u64(values[OWNER_ID], "owner_id", &options->owner_id))
 		return -1;
@@ -139,7 +142,7 @@ static PyObject *pool_alloc(PyObject *self, PyObject *args, PyObject *kwargs)
 		return NULL;
 	if (to_u32(values[PAGE_COUNT], "page_count", &pages))
 		return refuse_pages(self, values[PAGE_COUNT]);
-	if (values[USAGE] && to_u32(values[USAGE], "usage", &options.usage))
+	if (values[USAGE] && to_u32_most(values[USAGE], "usage", USAGE_MOST, &options.usage))
 		return NULL;
 	if (kwargs && to_options(values, pool->handle, &options))
 		return NULL;

@@ -41,9 +41,7 @@ PyDoc_STRVAR(allocate_doc,
 	"first. owner_id: any number, which sequence_info() returns. continues: the request continues running work, "
 	"so\n"
 	"it may use the blocks of the watermark.\n\n"
-	"Raises NoRoom, also if the maximum number of sequences is reached; Error with EFBIG: the sequence can never "
-	"be\n"
-	"admitted, EUSERS.\n"
+	"Raises NoRoom; Error with EFBIG (the sequence can never be admitted), EUSERS (max_sequences is reached).\n"
 	"Cost: 0.3 us more than in C: one lock if the chunks have memory; otherwise a request to the agent and "
 	"mappings.");
 

@@ -1,6 +1,7 @@
 /* module.c - the module gpool._native: addresses of the library, classes and errors of the package, arguments. */
 #include "native.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 
 struct native_calls lib;
@@ -93,6 +94,19 @@ int to_u32(PyObject *value, const char *name, uint32_t *result)
 		return refuse_number(value, name, "0 to 4294967295");
 	*result = (uint32_t)number;
 	return 0;
+}
+
+int to_u32_most(PyObject *value, const char *name, uint32_t most, uint32_t *result)
+{
+	char limits[32];
+
+	if (!to_u32(value, name, result))
+		return 0;
+	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+		return -1;
+	PyErr_Clear();
+	snprintf(limits, sizeof(limits), "0 to %" PRIu32, most);
+	return refuse_number(value, name, limits);
 }
 
 int to_timeout(PyObject *value, const char *name, int *result)

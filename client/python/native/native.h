@@ -85,6 +85,8 @@ PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *
 
 /* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
 int to_u32(PyObject *value, const char *name, uint32_t *result);
+/* The same; the exception for a number that C cannot hold names `most`. The library refuses other numbers above it. */
+int to_u32_most(PyObject *value, const char *name, uint32_t most, uint32_t *result);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
 /* Convert a timeout in milliseconds. The library refuses those below -1. */
 int to_timeout(PyObject *value, const char *name, int *result);
