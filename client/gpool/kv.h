@@ -880,9 +880,9 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  * The keys and values of the blocks must be written, or the work that writes them must be queued on the cache's stream,
  * or this stream must wait for that work. Published blocks must not be written. If a block with the same content is
  * already published, the sequence and its forks switch to that block and release their own (gpool_kv_table(),
- * gpool_kv_sync()). IDs of blocks that this sequence has published are not read again, so publishing a growing sequence costs only the new
- * part. Of a sequence of a group, only the part in the first cache can be published, since the IDs must begin with the
- * sequence's first token.
+ * gpool_kv_sync()). IDs of blocks that this sequence has published are not read again, so publishing a growing sequence
+ * costs only the new part. Of a sequence of a group, only the part in the first cache can be published, since the IDs
+ * must begin with the sequence's first token.
  *
  * Return: the number of the sequence's first blocks that are published, or
  *   -EINVAL      size, flag, count without ids; more IDs than the sequence has tokens; a block that a fork has
