@@ -261,7 +261,9 @@ class Range(_native.Range, Closing):
 
 
 def _refuse_unfit(follows: Object, pool: Pool, what: str) -> None:
-    """Raise Error with EINVAL: the object belongs to another pool, or is not published. what: verb phrase of the call."""
+    """Raise Error with EINVAL: the object belongs to another pool, or is not published. what: verb phrase of the
+    call.
+    """
     if follows._pool.handle is not pool.handle:
         why = "belongs to another pool"
     elif follows._draft:

@@ -299,11 +299,10 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     """Return the shape as a tuple. Raises TypeError: a length is not an integer; ValueError: too many dimensions or
     bytes.
     """
-    if not hasattr(shape, "__index__") and not hasattr(shape, "__iter__"):
+    whole: Any = (shape,) if hasattr(shape, "__index__") else shape
+    if not hasattr(whole, "__iter__"):
         raise TypeError(f"shape is {shape!r}, which is neither an integer nor a sequence of integers")
-    lengths = tuple(
-        integer(length, "a length of shape") for length in ((shape,) if hasattr(shape, "__index__") else shape)
-    )
+    lengths = tuple(integer(length, "a length of shape") for length in whole)
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape is {lengths}; no length may be negative (shape=None: all remaining memory)")
     if len(lengths) > DIMENSIONS_MOST:
