@@ -7,6 +7,7 @@
 #include "agent/config/recipe.h"
 #include "agent/base/layout.h"
 #include "agent/base/module.h"
+#include "shm/standard_files.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -92,6 +93,7 @@ int main(int argc, char **argv)
 	bool check = false, check_machine = true, print = false;
 	int option, code;
 
+	standard_files_open();
 	while ((option = getopt_long(argc, argv, "c:d:p:s:fh", options, NULL)) != -1) {
 		switch (option) {
 		case 'c': recipe.file = optarg; break;
@@ -122,7 +124,7 @@ int main(int argc, char **argv)
 		case OPTION_PRINT: print = true; break;
 		case OPTION_VERSION: version_print(); return printed();
 		case 'h': fputs(usage, stdout); return printed();
-		default: return 2;
+		default: fputs("gpoold: see gpoold --help\n", stderr); return 2;
 		}
 	}
 	if (optind < argc) {

@@ -231,6 +231,19 @@ static int front_can_listen(const struct config *config, struct config_error *er
 
 static int unusable(const struct config *config, int code, struct config_error *error)
 {
+	struct stat stat;
+	bool exists = lstat(config->runtime_dir, &stat) == 0 && S_ISDIR(stat.st_mode);
+
+	if (exists && code == -EPERM && stat.st_mode & S_IWOTH)
+		return config_fail(error, code,
+			"cannot use directory '%s': its mode is %04o, so every user can write to it; run chmod o-w on "
+			"it, or choose another runtime_dir",
+			config->runtime_dir, (unsigned)stat.st_mode & 07777);
+	if (exists && code == -ENOENT)
+		return config_fail(error, code,
+			"cannot use directory '%s': its file system does not support new files; choose another "
+			"runtime_dir",
+			config->runtime_dir);
 	return config_fail(error, code,
 		"cannot use directory '%s': %s; create it so that it belongs to this user and is not writable by "
 		"others, "

@@ -94,6 +94,7 @@ static void give_up(const char *what)
 	abort();
 }
 
+#ifndef __SANITIZE_ADDRESS__
 /* place_enter() - continue at `to`. first: `to` has not run yet. */
 static __attribute__((noinline, noreturn)) void place_enter(struct place *to, bool first)
 {
@@ -101,6 +102,7 @@ static __attribute__((noinline, noreturn)) void place_enter(struct place *to, bo
 		setcontext(&to->context);
 	__builtin_longjmp(to->jump, 1);
 }
+#endif
 
 /* place_switch() - continue at `to` until it switches back. first: `to` has not run yet. */
 static __attribute__((noinline)) void place_switch(struct place *from, struct place *to, bool first)

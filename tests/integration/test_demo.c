@@ -300,6 +300,8 @@ static void test_demo_refuses(void **state)
 		{{"--model", "gpt"}, "neither a model nor"},
 		{{"--model", "llama-70b", "--pool-size", "64MiB"}, "larger --pool-size"},
 		{{"--model", "llama-70b,dtype=fp32"}, "more than a page"},
+		{{"--report", "."}, "cannot replace '.': it exists and is not a regular file"},
+		{{"--report", "-"}, "cannot write to '-'"},
 		{{"-o", "xml"}, "neither table nor json"},
 		{{"--frobnicate"}, "unknown option"},
 		{{"again"}, "does not take the argument 'again'"},

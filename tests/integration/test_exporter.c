@@ -483,6 +483,8 @@ static void test_command_line(void **state)
 	EXPECT_END(2, "--help", "extra");
 	EXPECT_END(2, "unknown option", "--frobnicate");
 	EXPECT_END(1, "not an address of this machine", "--listen", "192.0.2.1");
+	EXPECT_END(1, "cannot listen on '127.0.0.1:19743': it is not an address; set --listen to", "--listen",
+		"127.0.0.1:19743");
 	EXPECT_END(3, "no agent is running in this directory", "--dir", "/nonexistent", "--once");
 	EXPECT_END(0, "", "--help");
 	EXPECT_END(0, "", "--metrics");

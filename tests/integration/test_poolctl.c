@@ -1299,6 +1299,35 @@ static void test_events_count(void **state)
 	result_free(&result);
 }
 
+/* With a closed standard output, the connection to the agent must not become descriptor 1 and receive the output. */
+static void test_events_without_output(void **state)
+{
+	const char *const arguments[] = {
+		"poolctl", "events", "-d", world.harness.directory, "--since", "1h", "--count", "1", NULL};
+	struct running running = {.out = open("/dev/null", O_RDONLY | O_CLOEXEC)};
+	struct result result;
+	int err[2];
+
+	(void)state;
+	assert_true(running.out >= 0);
+	assert_int_equal(pipe2(err, O_CLOEXEC), 0);
+	fflush(NULL);
+	running.pid = fork();
+	assert_true(running.pid >= 0);
+	if (running.pid == 0) {
+		dup2(err[1], STDERR_FILENO);
+		close(STDOUT_FILENO);
+		execv(poolctl_path(), (char *const *)(uintptr_t)arguments);
+		_exit(127);
+	}
+	close(err[1]);
+	running.err = err[0];
+	result = poolctl_finish(running);
+	expect(&result, FAILED);
+	expect_text(result.err, "poolctl: cannot write to standard output: Bad file descriptor");
+	result_free(&result);
+}
+
 static void test_events_kind_and_interrupt(void **state)
 {
 	struct running running = events_start("table", "--kind", "session-end");
@@ -1510,6 +1539,7 @@ int main(void)
 		cmocka_unit_test(test_quiet),
 		cmocka_unit_test(test_doctor_with_agent),
 		cmocka_unit_test(test_events_count),
+		cmocka_unit_test(test_events_without_output),
 		cmocka_unit_test(test_events_kind_and_interrupt),
 		cmocka_unit_test(test_roles),
 		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),

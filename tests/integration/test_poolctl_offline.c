@@ -821,6 +821,45 @@ static void test_dump_cannot_write(void **state)
 	expect(&result, FAILED);
 	expect_text(result.err, "/nonexistent/x");
 	result_free(&result);
+	result = poolctl("dump", "-", "-d", keeper->directory, NULL);
+	expect(&result, FAILED);
+	expect_text(result.err, "cannot write to '-'");
+	result_free(&result);
+}
+
+/* Check that the tool has refused to replace `path`, and that the FIFO still exists. */
+static void expect_kept(struct result result, const char *path, const char *fifo)
+{
+	char text[200];
+	struct stat stat;
+
+	expect(&result, FAILED);
+	snprintf(text, sizeof(text), "cannot replace '%s': it exists and is not a regular file", path);
+	expect_text(result.err, text);
+	result_free(&result);
+	assert_int_equal(lstat(fifo, &stat), 0);
+	assert_true(S_ISFIFO(stat.st_mode));
+}
+
+/* A rename replaces anything, so root would replace a device node. This test uses a FIFO as the node. */
+static void test_only_regular_files_are_replaced(void **state)
+{
+	struct keeper *keeper = *state;
+	const char *directory = keeper->directory;
+	char fifo[120], link[120];
+
+	snprintf(fifo, sizeof(fifo), "%s.fifo", keeper->snapshot);
+	snprintf(link, sizeof(link), "%s.link", keeper->snapshot);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	expect_kept(poolctl("dump", fifo, "-d", directory, NULL), fifo, fifo);
+	assert_int_equal(symlink(fifo, link), 0);
+	expect_kept(poolctl("dump", link, "-d", directory, NULL), link, fifo);
+	assert_int_equal(unlink(link), 0);
+	/* /dev/stdout is such a link. It leads to a regular file if the output is redirected to one. */
+	assert_int_equal(symlink("/proc/self/exe", link), 0);
+	expect_kept(poolctl("dump", link, "-d", directory, NULL), link, fifo);
+	assert_int_equal(unlink(link), 0);
+	assert_int_equal(unlink(fifo), 0);
 }
 
 static void test_dump_of_one_pool(void **state)
@@ -912,6 +951,7 @@ int main(void)
 		WITH_KEEPER(test_snapshot_hostile),
 		WITH_KEEPER(test_snapshot_runs),
 		WITH_KEEPER(test_dump_cannot_write),
+		WITH_KEEPER(test_only_regular_files_are_replaced),
 		WITH_KEEPER(test_dump_of_one_pool),
 		WITH_KEEPER(test_color),
 		WITH_KEEPER(test_full_output),

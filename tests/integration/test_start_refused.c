@@ -165,6 +165,8 @@ static void test_a_machine_that_cannot_serve(void **state)
 static void test_what_is_checked(void **state)
 {
 	(void)state;
+	assert_int_equal(RUN("--nope"), 2);
+	assert_non_null(strstr(read_text(tool.error), "see gpoold --help"));
 	assert_int_equal(RUN("--check-config=/etc/gpoold.conf", "--pool", POOL), 2);
 	assert_string_equal(read_text(tool.error),
 		"gpoold: --check-config=/etc/gpoold.conf: the only permitted value is 'file'; --config FILE selects "
@@ -378,10 +380,13 @@ static void test_a_directory_that_cannot_be_created(void **state)
 	/* Root has write permission for /proc, whose file system creates no files. */
 	REFUSED(geteuid() ? "'/proc/run': Permission denied" : "'/proc/run': No such file or directory", "--dir",
 		"/proc/run", "--pool", POOL);
-	REFUSED("cannot use directory '/proc': ", "--dir", "/proc", "--pool", POOL);
+	REFUSED(geteuid() ? "cannot use directory '/proc': Permission denied"
+			  : "cannot use directory '/proc': its file system does not support new files",
+		"--dir", "/proc", "--pool", POOL);
 	assert_int_equal(mkdir(directory, 0700), 0);
 	assert_int_equal(chmod(directory, 0777), 0);
-	REFUSED("run': Operation not permitted", "--dir", directory, "--pool", POOL);
+	REFUSED("run': its mode is 0777, so every user can write to it; run chmod o-w on it", "--dir", directory,
+		"--pool", POOL);
 	assert_int_equal(rmdir(directory), 0);
 	if (geteuid() == 0)
 		return; /* root may write to every directory */

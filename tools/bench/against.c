@@ -184,7 +184,7 @@ static bool group_print(struct comparison *comparison, enum group group)
 		if (older->count < comparison->against->rounds || newer->count < comparison->against->rounds)
 			complete = false;
 	}
-	fflush(stdout);
+	output_flush();
 	return complete;
 }
 

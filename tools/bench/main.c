@@ -216,7 +216,7 @@ static bool group_report(struct session *session, enum group group)
 		if (session->samples[i].values.count < runs_of(session, group))
 			complete = false;
 	}
-	fflush(stdout);
+	output_flush();
 	return complete;
 }
 

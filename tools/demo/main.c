@@ -20,6 +20,7 @@
 #include "tools/lib/agent_process.h"
 #include "tools/lib/cli.h"
 #include "tools/lib/machine.h"
+#include "tools/lib/replace.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>
@@ -98,7 +99,9 @@ static const struct option_spec options[] = {
 		"Random seed of the kills and of the choice of prefixes. The default is different each time."),
 	OPTION(OPTION_NO_SPLIT, 0, "no-split", NULL, "Run only on the shared pool, not on two halves."),
 	OPTION(OPTION_STEADY, 0, "steady", NULL, "Keep the arrivals of the traces; no engine is made idle."),
-	OPTION(OPTION_REPORT, 0, "report", "PATH", "File of the HTML report. The default is ./gpool-demo.html."),
+	OPTION(OPTION_REPORT, 0, "report", "PATH",
+		"File of the HTML report. It is replaced atomically, and must be a regular file if it exists. The "
+		"default is ./gpool-demo.html."),
 	OPTION_ROW_OUTPUT,
 	OPTION(OPTION_KEEP, 0, "keep", NULL, "Keep the agent of the shared pool running, and print its directory."),
 	OPTION_ROW_QUIET,
@@ -152,6 +155,8 @@ static bool options_read(struct settings *settings, const struct command *comman
 		return option_refuse(command, OPTION_BACKEND, "'%s' is not host or cuda", plan->backend);
 	settings->duration_us = (uint64_t)(seconds * 1e6);
 	settings->report = values[OPTION_REPORT] ? values[OPTION_REPORT] : "gpool-demo.html";
+	if (!replaceable(settings->report))
+		return false;
 	settings->json = command->json;
 	settings->no_split = values[OPTION_NO_SPLIT] != NULL;
 	settings->steady = values[OPTION_STEADY] != NULL;
@@ -346,7 +351,7 @@ static void header_print(const struct settings *settings)
 			plan->kill_every_s, (unsigned long long)plan->seed);
 	else
 		printf("kills   none; seed %llu\n", (unsigned long long)plan->seed);
-	fflush(stdout);
+	output_flush();
 }
 
 static void run_complain(const struct run *run)

@@ -220,7 +220,7 @@ int http_listen(const char *address, uint16_t *port)
 
 	snprintf(text, sizeof(text), "%u", *port);
 	if (getaddrinfo(address, text, &wanted, &found))
-		return -EADDRNOTAVAIL;
+		return -EINVAL;
 	for (const struct addrinfo *info = found; info && fd < 0; info = info->ai_next)
 		fd = listen_at(info);
 	freeaddrinfo(found);

@@ -64,7 +64,7 @@ void http_text(struct http_answer *answer, unsigned status, const char *format, 
  * http_listen() - create a socket that listens on a host name or numeric address. Port 0 selects a free port, which is
  * stored in `port`.
  *
- * Return: a descriptor, or negative errno; -EADDRNOTAVAIL also if the name has no address.
+ * Return: a descriptor, or negative errno; -EINVAL if the name has no address.
  */
 int http_listen(const char *address, uint16_t *port);
 

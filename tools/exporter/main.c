@@ -127,6 +127,10 @@ static int listen_or_complain(struct settings *settings)
 	else if (fd == -EADDRNOTAVAIL)
 		complain("cannot listen on '%s': it is not an address of this machine; choose another --listen",
 			settings->address);
+	else if (fd == -EINVAL)
+		complain("cannot listen on '%s': it is not an address; set --listen to an address such as 127.0.0.1, "
+			 "and the port with --port",
+			settings->address);
 	else if (fd < 0)
 		complain("cannot listen on %s port %u: %s", settings->address, settings->port, strerror(-fd));
 	return fd;

@@ -1,6 +1,7 @@
 #include "tools/lib/cli.h"
 
 #include "client/gpool.h"
+#include "shm/standard_files.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>
@@ -26,6 +27,22 @@ static struct {
 	char *text;
 	size_t bytes;
 } complaints;
+static int output_error; /* the first error of standard output, as a positive errno; 0: none is known */
+
+/* ---- standard output ---- */
+
+int output_failed(int error)
+{
+	if (!output_error)
+		output_error = -error;
+	return CODE_FAILED;
+}
+
+void output_flush(void)
+{
+	if (fflush(stdout))
+		output_failed(-errno);
+}
 
 /* ---- error messages ---- */
 
@@ -41,7 +58,7 @@ static void __attribute__((format(printf, 1, 0))) complain_list(const char *form
 		vsnprintf(complaints.text, complaints.bytes, format, arguments);
 		return;
 	}
-	fflush(stdout);
+	output_flush();
 	flockfile(stderr);
 	fprintf(stderr, "%s: ", running->name);
 	vfprintf(stderr, format, arguments);
@@ -84,10 +101,10 @@ void *memory_or_exit(void *pointer)
  */
 static int output_end(int status)
 {
-	errno = 0;
-	if (!fflush(stdout) && !ferror(stdout))
+	output_flush();
+	if (!output_error && !ferror(stdout))
 		return status;
-	complain("cannot write to standard output: %s", strerror(errno ? errno : EIO));
+	complain("cannot write to standard output: %s", strerror(output_error ? output_error : EIO));
 	return status ? status : CODE_FAILED;
 }
 
@@ -251,8 +268,10 @@ static int command_parse(const struct program *program, int argc, char **argv, s
 int command_run(const struct program *program, int argc, char **argv, int (*main)(const struct command *command))
 {
 	struct command command;
-	int code = command_parse(program, argc, argv, &command);
+	int code;
 
+	standard_files_open();
+	code = command_parse(program, argc, argv, &command);
 	if (code)
 		return code;
 	if (command.values[OPTION_HELP])

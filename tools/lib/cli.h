@@ -166,6 +166,14 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
  * table nor json". Return: false.
  */
 bool __attribute__((format(printf, 3, 4))) option_refuse(const struct command *command, int id, const char *why, ...);
+/*
+ * output_flush()  - flush standard output. A loop that prints calls this instead of fflush(), so that the end of the
+ *                   program can report the first error.
+ * output_failed() - keep an error of standard output, negative errno; the end of the program reports it. Return:
+ *                   CODE_FAILED.
+ */
+void output_flush(void);
+int output_failed(int error);
 /* complain() - print "PROGRAM: ..." to standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 /* complain_usage() - print "PROGRAM: ..." with a reference to --help. Return: CODE_USAGE. */

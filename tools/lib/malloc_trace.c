@@ -558,6 +558,7 @@ int malloc_trace_load(const char *path, bool incomplete, struct malloc_trace *tr
 
 int malloc_trace_write(const struct malloc_trace *trace, FILE *file)
 {
+	errno = 0; /* the first failed write, which ends the loop, sets it */
 	fputs(MALLOC_TRACE_HEADER "\n", file);
 	for (uint32_t i = 0; i < trace->count && !ferror(file); i++) {
 		const struct malloc_event *event = &trace->events[i];
@@ -567,7 +568,6 @@ int malloc_trace_write(const struct malloc_trace *trace, FILE *file)
 			event->stream, is_free ? "free" : "malloc", is_free ? 0 : event->bytes,
 			(is_free ? event->twin : i) + 1);
 	}
-	errno = 0;
 	return fflush(file) == 0 && !ferror(file) ? 0 : errno ? -errno : -EIO;
 }
 

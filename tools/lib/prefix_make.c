@@ -258,9 +258,10 @@ int prefix_make(const struct prefix_recipe *recipe, FILE *out)
 	making.shares = malloc(zipf_documents(recipe) * sizeof(*making.shares));
 	if (making.chats && making.shares) {
 		shares_make(&making);
+		errno = 0; /* a failed write sets it */
 		while (making.request < recipe->requests && !ferror(out))
 			recipe->workload->step(&making);
-		error = fflush(out) || ferror(out) ? -EIO : 0;
+		error = fflush(out) == 0 && !ferror(out) ? 0 : errno ? -errno : -EIO;
 	} else {
 		error = -ENOMEM;
 	}

@@ -81,7 +81,7 @@ static void event_print(const struct command *command, const struct gpool_event 
 	}
 	print(command, "%s  %-15s  %-12s  %s\n", time_text(event->time_ms).text, event_kind_name(event->kind),
 		event->pool[0] ? event->pool : "-", event->text);
-	fflush(stdout);
+	output_flush();
 }
 
 static bool event_wanted(const struct command *command, uint32_t kind, const struct gpool_event *event)

@@ -86,7 +86,7 @@ static const struct option_spec trace_options[] = {
 	OPTION(OPTION_SESSION, 0, "session", "N", "Write only records of the session with this number."),
 	OPTION(OPTION_FILE, 'f', "file", "FILE",
 		"Write to FILE instead of standard output, and print a summary. FILE is replaced atomically and is "
-		"readable only by its owner."),
+		"readable only by its owner. If it exists, it must be a regular file; - is refused."),
 	OPTIONS_END,
 };
 
@@ -297,7 +297,7 @@ static const struct verb verbs[] = {
 		"As root, writes all pools, or the pool given with --pool, and all their sessions, which it reads "
 		"through the descriptors of gpoold without asking the agent. As another user, writes the pools without "
 		"their sessions, which it requests from the agent. FILE is replaced atomically and is readable only by "
-		"its owner.",
+		"its owner. If it exists, it must be a regular file; - is refused.",
 		"poolctl dump snapshot", "Write a file for poolctl --offline snapshot, here or on another machine."},
 	{"upgrade", "", 0, 0, no_options, upgrade_run, false, "upgrade the running agent to the installed version",
 		"Loads the installed gpoold-agent.so and restarts the agent, the front and the movers from it. Pages "

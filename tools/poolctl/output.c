@@ -252,7 +252,7 @@ void json_print(const struct command *command, cJSON *document, bool line)
 	else
 		json_write(stdout, document, line);
 	if (line)
-		fflush(stdout);
+		output_flush();
 }
 
 void print_done(const struct command *command, const char *verb, const char *text)

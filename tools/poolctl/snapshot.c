@@ -10,7 +10,7 @@
  * reader copies each segment into a sealed memfd, so that the same checks apply as to segments of a running agent.
  */
 #include "tools/poolctl/pieces.h"
-#include "tools/poolctl/replace.h"
+#include "tools/lib/replace.h"
 
 #include "shm/session_segment.h"
 

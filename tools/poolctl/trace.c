@@ -1,7 +1,7 @@
 /* trace.c - write the flight recorder's log as a Chrome trace. */
 #include "tools/poolctl/flight.h"
 #include "tools/poolctl/output.h"
-#include "tools/poolctl/replace.h"
+#include "tools/lib/replace.h"
 
 #include "tools/lib/chrome_trace.h"
 
@@ -113,11 +113,8 @@ static int write_output(const struct command *command, const struct offline *off
 {
 	int error = command->quiet ? 0 : write_to(stdout, offline, log);
 
-	/* the reader has closed the output */
-	if (!error || error == -EPIPE)
-		return CODE_OK;
-	complain("cannot write the trace: %s", strerror(-error));
-	return CODE_FAILED;
+	/* -EPIPE: the reader has closed the output */
+	return !error || error == -EPIPE ? CODE_OK : output_failed(error);
 }
 
 int trace_run(const struct command *command)

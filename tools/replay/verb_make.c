@@ -55,8 +55,10 @@ int make_run(const struct command *command)
 	error = file ? malloc_trace_write(&trace, file) : -errno;
 	if (file && path && fclose(file) != 0 && !error)
 		error = -errno;
-	if (error)
-		complain("cannot write '%s': %s", path ? path : "standard output", strerror(-error));
 	malloc_trace_free(&trace);
+	if (error && !path)
+		return output_failed(error);
+	if (error)
+		complain("cannot write '%s': %s", path, strerror(-error));
 	return error ? CODE_FAILED : CODE_OK;
 }

@@ -39,7 +39,9 @@ int make_kv_run(const struct command *command)
 	error = file ? prefix_make(&recipe, file) : -errno;
 	if (file && path && fclose(file) != 0 && !error)
 		error = -errno;
+	if (error && !path)
+		return output_failed(error);
 	if (error)
-		complain("cannot write '%s': %s", path ? path : "standard output", strerror(-error));
+		complain("cannot write '%s': %s", path, strerror(-error));
 	return error ? CODE_FAILED : CODE_OK;
 }
