@@ -204,13 +204,12 @@ static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece,
 
 /* ---- calls ---- */
 
-int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span)
+int span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, uint32_t flags, struct gpool_span *span)
 {
-	uint32_t flags = usage & SPAN_NO_EVICT ? GPOOL_ALLOC_NO_EVICT : 0, class, piece;
+	uint32_t class, piece;
 	struct span_page *page;
 	int error = 0;
 
-	usage &= ~SPAN_NO_EVICT;
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->session_kind)
@@ -236,6 +235,11 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct 
 	}
 	pthread_mutex_unlock(&pool->spans->lock);
 	return error;
+}
+
+int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span)
+{
+	return span_alloc(pool, bytes, usage, 0, span);
 }
 
 int gpool_span_free(struct gpool *pool, const struct gpool_span *span)

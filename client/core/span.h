@@ -6,8 +6,9 @@
 
 enum { SPAN_CLASSES = 64 }; /* more than the classes of a page of 4 MB */
 
-/* With this bit in its usage, gpool_span_alloc() evicts no content for a new page. For libgpool_lora. */
-#define SPAN_NO_EVICT (UINT32_C(1) << 31)
+/* span_alloc() - allocate as gpool_span_alloc() does. flags: of struct gpool_alloc_options, for a new page. */
+int span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, uint32_t flags, struct gpool_span *span)
+	GPOOL_INTERNAL(span_alloc);
 
 /* span_class_of() - return the smallest class of spans that have room for `bytes` and the alignment of the pool. */
 uint32_t span_class_of(const struct gpool *pool, uint32_t bytes);

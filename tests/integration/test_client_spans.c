@@ -27,6 +27,7 @@ static void test_span_arguments(void **state)
 	assert_int_equal(gpool_span_alloc(pool, 0, 0, &span), -EINVAL);
 	assert_int_equal(gpool_span_alloc(pool, PAGE_BYTES / 2 + 1, 0, &span), -EINVAL);
 	assert_int_equal(gpool_span_alloc(pool, 1, GPOOL_USAGE_COUNT, &span), -EINVAL);
+	assert_int_equal(gpool_span_alloc(pool, 1, UINT32_C(1) << 31, &span), -EINVAL);
 	assert_int_equal(gpool_span_free(pool, &none), -EINVAL);
 	assert_int_equal(gpool_span_alloc(pool, PAGE_BYTES / 2, GPOOL_USAGE_LORA_WEIGHT, &span), 0);
 	assert_int_equal(span.bytes, PAGE_BYTES / 2);

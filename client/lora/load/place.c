@@ -35,8 +35,7 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, uint32_t flags, struc
 
 	runs->is_span = bytes <= pool->page_bytes / 2;
 	if (runs->is_span) {
-		error = gpool_span_alloc(pool, bytes,
-			GPOOL_USAGE_LORA_WEIGHT | (flags & GPOOL_ALLOC_NO_EVICT ? SPAN_NO_EVICT : 0), &runs->span);
+		error = span_alloc(pool, bytes, GPOOL_USAGE_LORA_WEIGHT, flags, &runs->span);
 		runs->address = error ? 0 : runs->span.address;
 		return error;
 	}
