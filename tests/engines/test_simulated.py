@@ -314,6 +314,29 @@ class OneEngine(Simulated):
     def test_a_request_that_does_not_fit_is_refused_at_the_start(self) -> None:
         with self.assertRaisesRegex(ValueError, "--max-model-len 16384 needs 257 pages, and pool 'p0' has 64"):
             self.engine(blocks=2048, max_model_len=16384)
+        with self.assertRaisesRegex(
+            ValueError, r"--max-model-len 2048 needs 66 pages \(33 for each of 2 ranks\), and pool 'p0' has 64"
+        ):
+            self.engine(blocks=2048, max_model_len=2048, workers=2)
+        self.engine(blocks=2048, max_model_len=2048)
+
+    def test_the_pool_of_each_rank_is_checked_at_the_start(self) -> None:
+        small = POOL.replace("p0", "small").replace("32MiB", "16MiB")
+        other = POOL.replace("p0", "other").replace("512KB", "1MB")
+        self.agent = Agent("--pool", small, "--pool", other)
+        self.addCleanup(self.agent.stop)
+        options: Dict[str, Any] = {"blocks": 2048, "workers": 2}
+        for pools in (["p0", "small"], ["small", "p0"]):
+            with self.assertRaisesRegex(
+                ValueError, "--max-model-len 2048 needs 33 pages, and pool 'small' has 32; lower --max-model-len"
+            ):
+                self.engine(extra={"pool": pools}, max_model_len=2048, **options)
+        with self.assertRaisesRegex(
+            ValueError, "'p0' has pages of 524288 bytes and .*'other' has pages of 1048576 bytes.* the same page_size"
+        ):
+            self.engine(extra={"pool": ["p0", "other"]}, **options)
+        self.engine(extra={"pool": ["p0", "small"]}, max_model_len=1984, **options).close()
+        self.engines.pop()
 
     def test_an_engine_without_room_for_its_first_chunk_names_the_pool(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES):
