@@ -433,6 +433,9 @@ class Scheduler:
             self._stuck = False
             self._chosen = self._first.request_id
             self.balloon.refusals = 0
+        elif self._reservations.over_quota:
+            self._stuck = False
+            self.balloon.refusals = 0
 
     def _check_chosen(self) -> None:
         """End the reservation if its request has begun, is not the first one anymore, or needs more memory."""
