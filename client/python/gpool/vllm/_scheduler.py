@@ -58,7 +58,11 @@ class Scheduler:
         self._settings = settings
         self._workers = config.parallel_config.world_size
         self._pools = self._attach(name)
-        self.geometry = self._geometry()
+        try:
+            self.geometry = self._geometry()
+        except ValueError:
+            self.close()
+            raise
         self._requests: Dict[str, Request] = {}
         self._admitted: Set[str] = set()
         self._need = 0  # blocks that the first waiting request needs
