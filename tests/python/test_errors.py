@@ -155,6 +155,7 @@ class Refusals(AgentTest):
                 pass
             closed = "cannot use the pool: it is closed"
             self.refused("Pool.create_kv_cache", gpool.Closed, closed, lambda: ended.create_kv_cache(2, 2, 64, stream))
+            self.refused("Pool.alloc", gpool.Closed, closed, lambda: ended.alloc(1, stream=stream))
             with pool.create_object("o") as draft:
                 self.refused("Object.alloc", gpool.Error, text, lambda: draft.alloc(1, stream=stream))
             self.refused("Block.view", TypeError, "stream is 5, not a Stream", lambda: block.view(stream=5))
