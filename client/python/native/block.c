@@ -95,7 +95,8 @@ static int alloc(struct pool *pool, struct block *block, uint32_t pages, const s
 			lib.gpool_free(pointer, &block->block);
 		wait_raise(&wait);
 	} else if (result < 0) {
-		raise_room((PyObject *)pool, pool->handle, result, "allocate %lu pages", (unsigned long)pages);
+		raise_room((PyObject *)pool, pool->handle, result, "allocate %lu page%s", (unsigned long)pages,
+			plural(pages));
 	} else {
 		Py_INCREF(pool);
 		block->pool = pool;

@@ -85,6 +85,12 @@ PyObject *raise_because(int code, const char *what, const char *why);
 PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* Return the ending of the word "pages" after a number. */
+static inline const char *plural(long long count)
+{
+	return count == 1 ? "" : "s";
+}
+
 /* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 /* The same; the exception for a number that C cannot hold names `most`. The library refuses other numbers above it. */
