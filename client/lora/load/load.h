@@ -107,8 +107,8 @@ void loader_wake(struct gpool_lora *lora);
 /* ---- load.c; under the lock, except during the work ---- */
 
 /*
- * load_begin() - Bring an adapter to LISTED or NEEDS_SOURCE; or, if no part is made, to the end of its load, or back to
- * QUEUED.
+ * load_begin() - begin the load of an adapter, which then is LISTED or NEEDS_SOURCE. If no part needs to be made, or
+ * after an error, end the load. If the pool has no room for now, return the adapter to QUEUED.
  */
 void load_begin(struct lora_loader *loader, struct lora_entry *entry);
 /*
