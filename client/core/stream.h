@@ -31,9 +31,9 @@ void stream_close_all(struct gpool *pool);
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
 /*
- * stream_await_all() - the same, but the check function of the thread may end the wait, so the caller must hold no
- * lock, or pause the checks. most_ms: longest wait; -1: no limit. If the thread has a check function, or with a limit,
- * it waits for fences. Return: as stream_sync_all(), -EINTR, -ETIMEDOUT.
+ * stream_await_all() - the same, with a limit. most_ms: longest wait; -1: no limit. The check function of the thread
+ * may end the wait, so the caller must hold no lock, or pause the checks. With a limit or a check function, the
+ * function waits for a fence of each stream. Return: as stream_sync_all(), -EINTR, -ETIMEDOUT.
  */
 int stream_await_all(struct gpool *pool, int most_ms);
 
