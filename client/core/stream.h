@@ -6,10 +6,10 @@
  * the fences of a closed stream stay signaled.
  *
  * After a device failure (gpu.h), pool->gpu_failed is set, and waits for unsignaled fences of GPU streams return -EIO.
- * The timeline words of these streams keep their values. Memory that waits for such a fence is therefore not used again
- * until the process has ended, because work that was running may still use it. If a stream is closed after the failure,
- * its slot is not reused, and the number of the stream stays valid for stream_slot_of(). The same applies to a stream
- * that is closed while a graph is captured from it.
+ * Work that was running may still use memory. The timeline words of these streams therefore keep their values, and
+ * memory that waits for such a fence is not used again until the process has ended. If a stream is closed after the
+ * failure, its slot is not reused, and the number of the stream stays valid for stream_slot_of(). The same applies to a
+ * stream that is closed while a graph is captured from it.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
