@@ -155,6 +155,7 @@ class Refusals(AgentTest):
                 pass
             closed = "cannot use the pool: it is closed"
             self.refused("Pool.create_kv_cache", gpool.Closed, closed, lambda: ended.create_kv_cache(2, 2, 64, stream))
+            self.refused("Pool.alloc", gpool.Closed, closed, lambda: ended.alloc(1, stream=stream))
             with pool.create_object("o") as draft:
                 self.refused("Object.alloc", gpool.Error, text, lambda: draft.alloc(1, stream=stream))
             self.refused("Block.view", TypeError, "stream is 5, not a Stream", lambda: block.view(stream=5))
@@ -295,6 +296,20 @@ class Refusals(AgentTest):
             self.refused("Range.reclaim", gpool.Error, outside, lambda: elastic.reclaim(3, 2))
             self.refused("Range.capture", gpool.Error, outside, lambda: elastic.capture(3, 2))
             self.refused("Range.publish", gpool.Error, outside, lambda: elastic.publish(3, 2, "x"))
+            self.refused("Range.commit", gpool.Error, r"cannot commit 1 page: first is 4", lambda: elastic.commit(4, 1))
+            self.refused("Range.publish", gpool.Error, "publish 1 page as", lambda: elastic.publish(0, 1, "x"))
+            # Numbers that C cannot hold.
+            calls = (elastic.commit, elastic.decommit, elastic.offer, elastic.reclaim, elastic.capture)
+            for call in (*calls, lambda first, count: elastic.publish(first, count, "x")):
+                text = "count is -1; it must be from 1 to 4; the range has 4 pages"
+                self.refused("Range.commit", OverflowError, text, lambda call=call: call(0, -1))
+                text = "first is -1; it must be from 0 to 3; the range has 4 pages"
+                self.refused("Range.commit", OverflowError, text, lambda call=call: call(-1, 1))
+            self.refused("Range.map", OverflowError, "first is -1; .* from 0 to 3", lambda: elastic.map(-1, "x"))
+            self.refused("Range.page_state", OverflowError, "index is -1; .* to 3", lambda: elastic.page_state(-1))
+            usage = "usage is -1; it must be from 0 to 4$"
+            self.refused("Pool.alloc_span", OverflowError, usage, lambda: pool.alloc_span(9, usage=-1))
+            self.refused("Pool.reserve_range", OverflowError, usage, lambda: pool.reserve_range(2, usage=-1))
             elastic.commit(0, 1)
             with self.pool.create_object("draft") as draft, self.agent.pool() as other:
                 text = "'x': follows is object 'draft', which is not published; publish\\(\\) it first"

@@ -269,7 +269,7 @@ def main() -> int:
     tool = sass.cuobjdump()
     image = sass.ROOT / "build" / "roofline" / "roofline.fatbin"
     if not tool or not image.exists():
-        print("the kernels or cuobjdump were not found: `make roofline` needs nvcc, and tools/build/format cuobjdump")
+        print("the kernels or cuobjdump were not found; install nvcc, and run `make lint`, which installs cuobjdump")
         return 77
     codes = {(code.arch, code.name): code for code in sass.codes(tool, image)}
     usages = {}
