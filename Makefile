@@ -224,6 +224,8 @@ $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 		$(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes,$(ALL_CFLAGS)) -Wno-unknown-pragmas -MMD -MP -c -o $@ $<
 ifeq ($(CONFIG),tsan)
 $(B)/obj/tests/emulated/emulator.o: ALL_CFLAGS += -fno-sanitize=thread -DEMULATOR_CONCURRENT
+# The sanitizer checks the kernels. The test compares their results after they have ended, with values that it computes.
+$(B)/obj/tests/unit/test_attention.o: ALL_CFLAGS += -fno-sanitize=thread
 endif
 test_kernels_emulated_OBJ := $(EMULATED_OBJ) $(B)/obj/tests/emulated/emulator_ops.o
 test_attention_OBJ := $(test_kernels_emulated_OBJ)

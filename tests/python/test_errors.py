@@ -14,6 +14,8 @@ from typing import Any, Callable, Iterator, Tuple, Type
 
 from harness import BACKEND, ROOT, Agent, AgentTest, gpool
 
+from gpool import _errors
+
 PAGE = 512 << 10
 PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
 
@@ -136,6 +138,26 @@ class Refusals(AgentTest):
         with self.agent.pool() as other:
             left = other.alloc_span(300)
         self.refused("Span.address", gpool.Closed, "it is closed", lambda: left.address)
+
+    def test_texts_of_the_library_have_the_names_of_the_package(self) -> None:
+        other = {"gpool_wait_check()", "gpool_lora_batch_set()"}  # calls that the package does not have
+        sources = "".join(path.read_text() for path in (ROOT / "client").glob("**/*.c") if "examples" not in path.parts)
+        literals = "".join(re.findall(r'"(?:[^"\\\n]|\\.)*"', sources))
+        named = set(re.findall(r"gpool_[a-z0-9_]+\(\)", literals)) - other
+        self.assertIn("gpool_wake()", named)
+        self.assertEqual(named - set(_errors._NAMES), set(), "calls that _NAMES does not translate")
+        for name in _errors._NAMES.values():
+            if "=" not in name:
+                of, _, method = name[:-2].partition(".")
+                self.assertTrue(callable(getattr(getattr(gpool, of), method) if method else getattr(gpool, of)), name)
+        pool = self.pool
+        with contextlib.ExitStack() as opened:
+            with self.assertRaisesRegex(gpool.Error, r"16 open pools, the limit; close one with Pool\.close\(\)$"):
+                while True:
+                    opened.enter_context(self.agent.pool())
+        pool.sleep()
+        self.refused("Pool.reserve_range", gpool.Asleep, r"call Pool\.wake\(\)", lambda: pool.reserve_range(1))
+        pool.wake()
 
     def test_streams_of_another_pool(self) -> None:
         """The first streams of two sessions have the same number, so the C library cannot tell them apart."""
@@ -346,7 +368,7 @@ class Refusals(AgentTest):
             def make(**options: Any) -> gpool.KvCache:
                 return pool.create_kv_cache(2, 2, 16, stream, **{"max_blocks": 16, "max_sequences": 2, **options})
 
-            requires = "requires GPOOL_KV_PREFIXES"
+            requires = "requires prefixes=True"
             self.refused(
                 "Pool.create_kv_cache", gpool.Error, "cached_blocks " + requires, lambda: make(cached_blocks=4)
             )
@@ -402,11 +424,11 @@ class Refusals(AgentTest):
         )
         self.refused("KvCache.execute", ValueError, "an order has 144 bytes, not 3", lambda: cache.execute(b"abc"))
         self.refused("KvCache.view", ValueError, "no length may be negative", lambda: cache.view(shape=-1))
-        self.refused("KvCache.write", gpool.Error, "created without GPOOL_KV_INT8", lambda: cache.write(0, 0, 0, 0, 1))
+        self.refused("KvCache.write", gpool.Error, "created without int8=True", lambda: cache.write(0, 0, 0, 0, 1))
 
     def prefixes(self, plain: gpool.KvCache, cache: gpool.KvCache) -> None:
         prefix = gpool.KvPrefix(list(range(64)))
-        without = "the cache was created without GPOOL_KV_PREFIXES"
+        without = "the cache was created without prefixes=True"
         sequence = cache.allocate(20)
         self.refused("KvCache.prefix_find", gpool.Error, without, lambda: plain.prefix_find(prefix))
         self.refused("KvCache.prefix_allocate", gpool.Error, without, lambda: plain.prefix_allocate(64, prefix))

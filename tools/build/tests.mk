@@ -45,7 +45,7 @@ asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 # -Wno-maybe-uninitialized: without optimization, the compiler cannot see what a function reads, and warns of many
 # initialized variables.
 COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold adapter_convert adapter_int8 attention element_rows kernels_emulated lora)) \
-	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
+	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8 replay_kv client_lora_tails))
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
 
 # Integration tests with pages of 4 MB, for `tests/run large-pages`.
