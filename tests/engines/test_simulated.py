@@ -265,10 +265,10 @@ class OneEngine(Simulated):
         engine.add("a", tokens(1, 20), 100)
         for _ in range(10):
             engine.step()
-        engine.balloon.grow(engine.balloon.pool.get_num_free_blocks() + 5)  # two chunks; the request needs one soon
+        engine.balloon.grow(engine.balloon.pool.get_num_free_blocks() + 5)  # two chunks more than needed
         for _ in range(40):
             engine.step()
-        self.assertNotIn("leave", engine.workers[0]._of_worker.counters.counts, engine.describe())
+        self.assertEqual(engine.balloon.count(State.LIVE), 3, engine.describe())  # the request uses two
         engine.run()
         engine.check()
         self.balanced(engine)
