@@ -480,7 +480,8 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
  * the agent is restarted.
  *
  * Until they are taken over, the pages count as leased by the session that created the reservation, then by the session
- * that takes them over. They count against the limit of the tenant once.
+ * that takes them over. Each of these sessions needs a quota that is sufficient, because a quota limits all pages that
+ * other sessions cannot get because of a session. Against the limit of the tenant, the pages count once.
  */
 
 /*

@@ -6,6 +6,8 @@
 #include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/quantise.h"
 
+#include <inttypes.h>
+
 static_assert(sizeof(struct gpool_kv_write_error) == sizeof(struct quantise_error) &&
 		offsetof(struct gpool_kv_write_error, max_error) == offsetof(struct quantise_error, max_error),
 	"the kernel adds to the public struct");
@@ -49,6 +51,52 @@ void resident_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 
 /* ---- writing ---- */
 
+enum { STRIDE_STEP = 8 }; /* elements of a row that are read at once */
+
+static int address_check(const char *name, uint64_t address, uint32_t alignment, const char *array)
+{
+	if (!address && array)
+		return fail(-EINVAL, "%s is 0; it must be the address of %s", name, array);
+	return address % alignment ? fail(-EINVAL, "%s is %#" PRIx64 "; it must be a multiple of %" PRIu32 " bytes",
+					     name, address, alignment)
+				   : 0;
+}
+
+static int stride_check(const char *name, uint32_t stride, const struct gpool_kv_shape *shape)
+{
+	const uint32_t width = shape->kv_heads * shape->head_size;
+
+	return !stride || (stride >= width && stride % STRIDE_STEP == 0)
+		? 0
+		: fail(-EINVAL,
+			  "%s is %" PRIu32 " elements; it must be 0 or a multiple of %d that is at least %" PRIu32
+			  " (kv_heads * head_size)",
+			  name, stride, STRIDE_STEP, width);
+}
+
+/* Check the arguments that the kernel would refuse without their names. */
+static int arguments_check(const struct gpool_kv *kv, const struct gpool_kv_write *read)
+{
+	int error;
+
+	if (read->layer >= kv->shape.layers)
+		return fail(-EINVAL, "layer is %u; the cache has %u layers", read->layer, kv->shape.layers);
+	if (read->tokens > ATTENTION_COUNT_MAX)
+		return fail(-EINVAL, "tokens is %" PRIu32 "; the maximum is %d", read->tokens, ATTENTION_COUNT_MAX);
+	error = address_check("keys", read->keys, ATTENTION_ALIGN, "[tokens][key_stride] elements");
+	if (!error)
+		error = address_check("values", read->values, ATTENTION_ALIGN, "[tokens][value_stride] elements");
+	if (!error)
+		error = address_check("slots", read->slots, sizeof(uint64_t), "uint64_t[tokens]");
+	if (!error)
+		error = address_check("error", read->error, sizeof(double), NULL);
+	if (!error)
+		error = stride_check("key_stride", read->key_stride, &kv->shape);
+	if (!error)
+		error = stride_check("value_stride", read->value_stride, &kv->shape);
+	return error;
+}
+
 /* Read the caller's struct. Return: 0, -EINVAL, -E2BIG. */
 static int args_read(const struct gpool_kv *kv, const struct gpool_kv_write *given, struct kv_write_args *args)
 {
@@ -62,8 +110,9 @@ static int args_read(const struct gpool_kv *kv, const struct gpool_kv_write *giv
 		return error;
 	if (read.flags & ~(uint32_t)GPOOL_KV_WRITE_BF16)
 		return fail(-EINVAL, "flags are 0x%x; the only known flag is GPOOL_KV_WRITE_BF16", read.flags);
-	if (read.layer >= kv->shape.layers)
-		return fail(-EINVAL, "layer is %u; the cache has %u layers", read.layer, kv->shape.layers);
+	error = arguments_check(kv, &read);
+	if (error)
+		return error;
 	resident_layout(kv, &layout);
 	first = read.layer * layout.layer_bytes;
 	*args = (struct kv_write_args){

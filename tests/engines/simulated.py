@@ -142,9 +142,14 @@ class Engine:
                     self.workers.append(worker)
                 self.memory.append(buffer.view(torch.int64).view(blocks, BLOCK_TOKENS, SLOT))
             self.config.parallel_config.rank = 0
-            self.scheduler = Scheduler(
-                self.config, kv, StructuredOutputManager(self.config), BLOCK_TOKENS, BLOCK_TOKENS, log_stats=False
-            )
+            try:
+                self.scheduler = Scheduler(
+                    self.config, kv, StructuredOutputManager(self.config), BLOCK_TOKENS, BLOCK_TOKENS, log_stats=False
+                )
+            except ValueError:  # the engine is refused
+                for each in self.workers:
+                    each.shutdown()
+                raise
         self.connector: GpoolConnector = self.scheduler.connector
         self.balloon = self.connector._of_scheduler.balloon if directory else None
         self.aggregator = KVOutputAggregator(workers)

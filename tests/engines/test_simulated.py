@@ -314,6 +314,29 @@ class OneEngine(Simulated):
     def test_a_request_that_does_not_fit_is_refused_at_the_start(self) -> None:
         with self.assertRaisesRegex(ValueError, "--max-model-len 16384 needs 257 pages, and pool 'p0' has 64"):
             self.engine(blocks=2048, max_model_len=16384)
+        with self.assertRaisesRegex(
+            ValueError, r"--max-model-len 2048 needs 66 pages \(33 for each of 2 ranks\), and pool 'p0' has 64"
+        ):
+            self.engine(blocks=2048, max_model_len=2048, workers=2)
+        self.engine(blocks=2048, max_model_len=2048)
+
+    def test_the_pool_of_each_rank_is_checked_at_the_start(self) -> None:
+        small = POOL.replace("p0", "small").replace("32MiB", "16MiB")
+        other = POOL.replace("p0", "other").replace("512KB", "1MB")
+        self.agent = Agent("--pool", small, "--pool", other)
+        self.addCleanup(self.agent.stop)
+        options: Dict[str, Any] = {"blocks": 2048, "workers": 2}
+        for pools in (["p0", "small"], ["small", "p0"]):
+            with self.assertRaisesRegex(
+                ValueError, "--max-model-len 2048 needs 33 pages, and pool 'small' has 32; lower --max-model-len"
+            ):
+                self.engine(extra={"pool": pools}, max_model_len=2048, **options)
+        with self.assertRaisesRegex(
+            ValueError, "'p0' has pages of 524288 bytes and .*'other' has pages of 1048576 bytes.* the same page_size"
+        ):
+            self.engine(extra={"pool": ["p0", "other"]}, **options)
+        self.engine(extra={"pool": ["p0", "small"]}, max_model_len=1984, **options).close()
+        self.engines.pop()
 
     def test_an_engine_without_room_for_its_first_chunk_names_the_pool(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES):
@@ -650,6 +673,56 @@ class Sharing(Simulated):
         engine.check()
         self.balanced(engine)
         self.assertEqual(self.used(), 1)
+
+    def limit(self, pool: gpool.Pool, pages: int) -> None:
+        """Set the quota of a session; 0: none."""
+        self.agent.poolctl("limit", "--session", str(pool.session), "--limit", f"{pages} pages")
+
+    def stuck_engine(self) -> Tuple[Engine, List[Any]]:
+        """Return an engine with a request that needs seven pages, and the blocks of a process that leave four."""
+        self.enterContext(mock.patch.object(_scheduler, "PATIENCE_MS", 1))
+        engine = self.engine(extra={"share": False})
+        other = self.agent.pool()
+        self.addCleanup(other.close)
+        blocks = [other.alloc(1) for _ in range(PAGES - 5)]
+        engine.add("a", tokens(1, 430), 5)
+        return engine, blocks
+
+    def test_a_quota_of_the_scheduler_does_not_stop_the_workers(self) -> None:
+        engine, blocks = self.stuck_engine()
+        scheduler = engine.connector._of_scheduler
+        self.limit(scheduler._pools[0], 4)
+        while not scheduler._stuck:
+            engine.step()
+        for block in blocks:
+            block.free()
+        with self.assertLogs("vllm.gpool", "WARNING") as logs:
+            engine.run(100)
+        self.assertRegex(
+            logs.output[0],
+            rf"quota of the session is reached: 7 needed, 0 of 4 .*session {scheduler._pools[0].session}.*not reserved",
+        )
+        self.assertEqual(len(logs.output), 1)
+        engine.check()
+        self.balanced(engine)
+
+    def test_a_quota_of_a_worker_that_is_too_small_for_a_request_is_logged(self) -> None:
+        engine, blocks = self.stuck_engine()
+        worker = engine.workers[0]._of_worker
+        self.limit(worker.pool, 6)
+        while not engine.connector._of_scheduler._stuck:
+            engine.step()
+        for block in blocks:
+            block.free()
+        with self.assertLogs("vllm.gpool", "WARNING") as logs:
+            for _ in range(100):
+                engine.step()
+        self.assertRegex(logs.output[0], r"rank 0 cannot .* in session \d+: .*quota.*1 needed, 6 of 6")
+        self.assertEqual(len(logs.output), 1)
+        self.limit(worker.pool, 0)
+        engine.run(100)
+        engine.check()
+        self.balanced(engine)
 
     def test_the_forward_pass_does_not_wait_for_operations(self) -> None:
         engine = self.engine()

@@ -692,11 +692,31 @@ static void test_writing_int8(void **state)
 	write.layer = 2;
 	SAYS(gpool_kv_write(kv, &write), -EINVAL, "layer is 2; the cache has 2 layers");
 	write.layer = 1;
-	write.key_stride = 64;
-	SAYS(gpool_kv_write(kv, &write), -EINVAL, "rows of 64 and 128 elements");
-	write.key_stride = 0;
 	write.tokens = 2000000;
-	SAYS(gpool_kv_write(kv, &write), -EINVAL, "2 heads and 2000000 tokens");
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "tokens is 2000000; the maximum is 1048576");
+	write.tokens = 1;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "keys is 0; it must be the address of [tokens][key_stride] elements");
+	write.keys = 0x1008;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "keys is 0x1008; it must be a multiple of 16 bytes");
+	write.keys = 0x1000;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "values is 0; it must be the address of [tokens][value_stride]");
+	write.values = 0x1001;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "values is 0x1001; it must be a multiple of 16 bytes");
+	write.values = 0x1000;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "slots is 0; it must be the address of uint64_t[tokens]");
+	write.slots = 0x1004;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "slots is 0x1004; it must be a multiple of 8 bytes");
+	write.slots = 0x1008;
+	write.error = 4;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "error is 0x4; it must be a multiple of 8 bytes");
+	write.error = 0;
+	write.key_stride = 64;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL,
+		"key_stride is 64 elements; it must be 0 or a multiple of 8 that is at least 128 (kv_heads * "
+		"head_size)");
+	write.key_stride = 0;
+	write.value_stride = 132;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "value_stride is 132 elements; it must be 0 or a multiple of 8");
 	SAYS(gpool_kv_attention(kv, &attention), -EINVAL,
 		"the cache has GPOOL_KV_INT8, so GPOOL_KV_ATTENTION_INT8 is required");
 	assert_int_equal(gpool_kv_destroy(kv), 0);

@@ -399,8 +399,8 @@ static double rate_of(const cJSON *all, int capacity, const char *policy)
 }
 
 /*
- * If the popularity of documents never changes, LFU is the best policy. `adaptive` comes close to it only if it learns
- * from few uses that new blocks, which are seldom used, do not have the rates of popular ones shortly after a use.
+ * If the popularity of documents never changes, LFU is the best policy. `adaptive` comes close to it only if it orders
+ * blocks by their number of uses. In the order by density, it finds 0.015 and 0.010 less.
  */
 static void test_constant_popularity(void **state)
 {
@@ -411,8 +411,25 @@ static void test_constant_popularity(void **state)
 	assert_int_equal(
 		RUN("kv", trace_path, "--blocks", "250,700", "--policy", "adaptive,lfu", "-o", "json", "-q"), 0);
 	all = cJSON_Parse(read_text(tool.out));
-	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") - 0.019);
-	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") - 0.015);
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") - 0.008);
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") - 0.005);
+	cJSON_Delete(all);
+}
+
+/* If the popularity of documents changes, LFU fails, and `adaptive` must return from the order by uses. */
+static void test_changing_popularity(void **state)
+{
+	cJSON *all;
+
+	(void)state;
+	assert_int_equal(RUN("make-kv", "shift", trace_path, "--blocks", "1000", "--requests", "8000"), 0);
+	assert_int_equal(
+		RUN("kv", trace_path, "--blocks", "250,700", "--policy", "adaptive,lfu,lru2", "-o", "json", "-q"), 0);
+	all = cJSON_Parse(read_text(tool.out));
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lru2"));
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lru2") - 0.008);
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") + 0.09);
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") + 0.03);
 	cJSON_Delete(all);
 }
 
@@ -599,6 +616,7 @@ int main(void)
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_workloads),
 		cmocka_unit_test(test_constant_popularity),
+		cmocka_unit_test(test_changing_popularity),
 		cmocka_unit_test(test_makes_the_same_again),
 		cmocka_unit_test(test_waste),
 		cmocka_unit_test(test_limit),

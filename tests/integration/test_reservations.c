@@ -419,6 +419,28 @@ static void test_limits(void **state)
 	child_kill(&small);
 }
 
+/* Until another session takes the pages over, they count against the quota of the session that reserved them. */
+static void test_quota_of_the_scheduler(void **state)
+{
+	struct child small = child_start("engine", QUOTA * (uint64_t)gpool_page_bytes(other));
+	struct answer answer = tell(&small, &(struct command){.what = 'r', .pages = QUOTA + 1});
+	uint64_t reservation;
+
+	(void)state;
+	assert_int_equal(answer.result, -EDQUOT);
+	assert_non_null(strstr(answer.text, "the quota of the session is reached: 5 needed, 0 of 4 pages in use"));
+	reservation = reserves(&small, QUOTA, 0);
+	assert_int_equal(try_use(&small, 0, 1), -EDQUOT);
+	uses(&worker, reservation, 1);
+	uses(&small, 0, 1);
+	assert_int_equal(try_use(&small, 0, 1), -EDQUOT);
+	/* Its own reservation is already counted. */
+	uses(&small, reservation, QUOTA - 1);
+	child_kill(&small);
+	AWAIT(harness_free_pages(&harness) == PAGES - 1);
+	verifies(&worker);
+}
+
 static void test_other_tenant(void **state)
 {
 	uint64_t reservation = reserves(&scheduler, RESERVED_PAGES, 0);
@@ -709,6 +731,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_death_of_the_agent, begin, end),
 		cmocka_unit_test_setup_teardown(test_death_of_the_scheduler_without_an_agent, begin, end),
 		cmocka_unit_test_setup_teardown(test_limits, begin, end),
+		cmocka_unit_test_setup_teardown(test_quota_of_the_scheduler, begin, end),
 		cmocka_unit_test_setup_teardown(test_other_tenant, begin, end),
 		cmocka_unit_test_setup_teardown(test_waiting_and_eviction, begin, end),
 		cmocka_unit_test_setup_teardown(test_calls, begin, end),

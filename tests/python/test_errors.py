@@ -14,6 +14,8 @@ from typing import Any, Callable, Iterator, Tuple, Type
 
 from harness import BACKEND, ROOT, Agent, AgentTest, gpool
 
+from gpool import _errors
+
 PAGE = 512 << 10
 PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
 
@@ -137,6 +139,26 @@ class Refusals(AgentTest):
             left = other.alloc_span(300)
         self.refused("Span.address", gpool.Closed, "it is closed", lambda: left.address)
 
+    def test_texts_of_the_library_have_the_names_of_the_package(self) -> None:
+        other = {"gpool_wait_check()", "gpool_lora_batch_set()"}  # calls that the package does not have
+        sources = "".join(path.read_text() for path in (ROOT / "client").glob("**/*.c") if "examples" not in path.parts)
+        literals = "".join(re.findall(r'"(?:[^"\\\n]|\\.)*"', sources))
+        named = set(re.findall(r"gpool_[a-z0-9_]+\(\)", literals)) - other
+        self.assertIn("gpool_wake()", named)
+        self.assertEqual(named - set(_errors._NAMES), set(), "calls that _NAMES does not translate")
+        for name in _errors._NAMES.values():
+            if "=" not in name:
+                of, _, method = name[:-2].partition(".")
+                self.assertTrue(callable(getattr(getattr(gpool, of), method) if method else getattr(gpool, of)), name)
+        pool = self.pool
+        with contextlib.ExitStack() as opened:
+            with self.assertRaisesRegex(gpool.Error, r"16 open pools, the limit; close one with Pool\.close\(\)$"):
+                while True:
+                    opened.enter_context(self.agent.pool())
+        pool.sleep()
+        self.refused("Pool.reserve_range", gpool.Asleep, r"call Pool\.wake\(\)", lambda: pool.reserve_range(1))
+        pool.wake()
+
     def test_streams_of_another_pool(self) -> None:
         """The first streams of two sessions have the same number, so the C library cannot tell them apart."""
         text = "cannot use a stream: it belongs to another pool"
@@ -155,6 +177,7 @@ class Refusals(AgentTest):
                 pass
             closed = "cannot use the pool: it is closed"
             self.refused("Pool.create_kv_cache", gpool.Closed, closed, lambda: ended.create_kv_cache(2, 2, 64, stream))
+            self.refused("Pool.alloc", gpool.Closed, closed, lambda: ended.alloc(1, stream=stream))
             with pool.create_object("o") as draft:
                 self.refused("Object.alloc", gpool.Error, text, lambda: draft.alloc(1, stream=stream))
             self.refused("Block.view", TypeError, "stream is 5, not a Stream", lambda: block.view(stream=5))
@@ -295,6 +318,20 @@ class Refusals(AgentTest):
             self.refused("Range.reclaim", gpool.Error, outside, lambda: elastic.reclaim(3, 2))
             self.refused("Range.capture", gpool.Error, outside, lambda: elastic.capture(3, 2))
             self.refused("Range.publish", gpool.Error, outside, lambda: elastic.publish(3, 2, "x"))
+            self.refused("Range.commit", gpool.Error, r"cannot commit 1 page: first is 4", lambda: elastic.commit(4, 1))
+            self.refused("Range.publish", gpool.Error, "publish 1 page as", lambda: elastic.publish(0, 1, "x"))
+            # Numbers that C cannot hold.
+            calls = (elastic.commit, elastic.decommit, elastic.offer, elastic.reclaim, elastic.capture)
+            for call in (*calls, lambda first, count: elastic.publish(first, count, "x")):
+                text = "count is -1; it must be from 1 to 4; the range has 4 pages"
+                self.refused("Range.commit", OverflowError, text, lambda call=call: call(0, -1))
+                text = "first is -1; it must be from 0 to 3; the range has 4 pages"
+                self.refused("Range.commit", OverflowError, text, lambda call=call: call(-1, 1))
+            self.refused("Range.map", OverflowError, "first is -1; .* from 0 to 3", lambda: elastic.map(-1, "x"))
+            self.refused("Range.page_state", OverflowError, "index is -1; .* to 3", lambda: elastic.page_state(-1))
+            usage = "usage is -1; it must be from 0 to 4$"
+            self.refused("Pool.alloc_span", OverflowError, usage, lambda: pool.alloc_span(9, usage=-1))
+            self.refused("Pool.reserve_range", OverflowError, usage, lambda: pool.reserve_range(2, usage=-1))
             elastic.commit(0, 1)
             with self.pool.create_object("draft") as draft, self.agent.pool() as other:
                 text = "'x': follows is object 'draft', which is not published; publish\\(\\) it first"
@@ -331,7 +368,7 @@ class Refusals(AgentTest):
             def make(**options: Any) -> gpool.KvCache:
                 return pool.create_kv_cache(2, 2, 16, stream, **{"max_blocks": 16, "max_sequences": 2, **options})
 
-            requires = "requires GPOOL_KV_PREFIXES"
+            requires = "requires prefixes=True"
             self.refused(
                 "Pool.create_kv_cache", gpool.Error, "cached_blocks " + requires, lambda: make(cached_blocks=4)
             )
@@ -387,11 +424,11 @@ class Refusals(AgentTest):
         )
         self.refused("KvCache.execute", ValueError, "an order has 144 bytes, not 3", lambda: cache.execute(b"abc"))
         self.refused("KvCache.view", ValueError, "no length may be negative", lambda: cache.view(shape=-1))
-        self.refused("KvCache.write", gpool.Error, "created without GPOOL_KV_INT8", lambda: cache.write(0, 0, 0, 0, 1))
+        self.refused("KvCache.write", gpool.Error, "created without int8=True", lambda: cache.write(0, 0, 0, 0, 1))
 
     def prefixes(self, plain: gpool.KvCache, cache: gpool.KvCache) -> None:
         prefix = gpool.KvPrefix(list(range(64)))
-        without = "the cache was created without GPOOL_KV_PREFIXES"
+        without = "the cache was created without prefixes=True"
         sequence = cache.allocate(20)
         self.refused("KvCache.prefix_find", gpool.Error, without, lambda: plain.prefix_find(prefix))
         self.refused("KvCache.prefix_allocate", gpool.Error, without, lambda: plain.prefix_allocate(64, prefix))

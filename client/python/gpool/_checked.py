@@ -27,6 +27,10 @@ def _limits(kind: Any) -> Optional[Tuple[int, int]]:
     return (-1 << bits - 1, (1 << bits - 1) - 1) if kind(-1).value < 0 else (0, (1 << bits) - 1)
 
 
+_VALID = {"usage": "from 0 to 4"}
+"""the valid values of arguments whose type in C has a wider range"""
+
+
 def _check(name: str, value: Any, limits: Tuple[int, int], valid: str = "") -> None:
     try:
         number = operator.index(value)
@@ -34,7 +38,9 @@ def _check(name: str, value: Any, limits: Tuple[int, int], valid: str = "") -> N
         raise TypeError(f"{name} is {value!r}, which is not an integer") from None
     if not limits[0] <= number <= limits[1]:
         least = -1 if name == "timeout_ms" else limits[0]  # of the numbers that C can hold, -1 is the least valid one
-        raise OverflowError(f"{name} is {number}; it must be {valid or f'from {least} to {limits[1]}'}")
+        raise OverflowError(
+            f"{name} is {number}; it must be {valid or _VALID.get(name) or f'from {least} to {limits[1]}'}"
+        )
 
 
 def check_count(name: str, value: Any, valid: str) -> None:
@@ -42,6 +48,11 @@ def check_count(name: str, value: Any, valid: str) -> None:
     other numbers. valid: the valid ones, such as "from 1 to 64, the pages of the pool".
     """
     _check(name, value, (0, 2**32 - 1), valid)
+
+
+def pages_text(count: int) -> str:
+    """Return a number of pages as text."""
+    return f"{count} page{'s' if count != 1 else ''}"
 
 
 def check_pages(page_count: Any, most: int) -> None:

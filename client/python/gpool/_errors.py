@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import Dict, NamedTuple, Optional, Tuple, Type
 
 from ._library import library
@@ -123,6 +124,37 @@ _BY_CODE: Dict[int, Type[Error]] = {
 }
 
 
+_NAMES: Dict[str, str] = {
+    "gpool_close()": "Pool.close()",
+    "gpool_discard()": "Block.free()",
+    "gpool_fence_export()": "Fence.export()",
+    "gpool_kv_host_reserve()": "KvCache.host_reserve()",
+    "gpool_lora_acquire()": "Adapter.acquire()",
+    "gpool_lora_wait_layer()": "Acquired.wait_layer()",
+    "gpool_object_alloc()": "Object.alloc()",
+    "gpool_open()": "Pool()",
+    "gpool_pin()": "Block.pin()",
+    "gpool_range_publish()": "Range.publish()",
+    "gpool_range_unmap()": "Object.close()",
+    "gpool_reservation_release()": "Pool.release_reservation()",
+    "gpool_role_acquire()": "Pool.acquire_role()",
+    "gpool_scope_begin()": "Pool.scope()",
+    "gpool_wake()": "Pool.wake()",
+    "GPOOL_ALLOC_CRITICAL": "critical=True",
+    "GPOOL_ALLOC_SPILL": "spill=True",
+    "GPOOL_KV_ADAPTIVE": "adaptive=True",
+    "GPOOL_KV_INT8": "int8=True",
+    "GPOOL_KV_OFFLOAD_INT8": "int8=True",
+    "GPOOL_KV_OFFLOAD_POOL": "to_pool=True",
+    "GPOOL_KV_PREFIXES": "prefixes=True",
+    "GPOOL_KV_ZERO": "zero=True",
+    "GPOOL_OPEN_ADMIN": "admin=True",
+    "GPOOL_OPEN_OBSERVER": "observer=True",
+}
+"""names of the C library in its texts, and the names of this package"""
+_NAME = re.compile(r"gpool_[a-z0-9_]+\(\)|GPOOL_[A-Z0-9_]+")
+
+
 def error(code: int, what: str, why: str = "") -> Error:
     """Return the exception for a code of either sign. Must be called in the thread of the failed call, directly after
     it.
@@ -134,7 +166,7 @@ def error(code: int, what: str, why: str = "") -> Error:
     subject, _, rest = text.partition(": ")
     if rest and f"cannot {what}".endswith(subject):
         text = rest  # the library's text begins with the object that `what` names
-    text = why or text
+    text = _NAME.sub(lambda found: _NAMES.get(found[0], found[0]), why or text)
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 
 

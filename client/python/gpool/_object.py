@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._checked import check_pages
+from ._checked import check_pages, pages_text
 from ._errors import Error, Stale, check
 from ._handle import Closing, Handle
 from ._library import library
@@ -180,7 +180,7 @@ class Object(Closing):
             result = waiting(
                 timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index)
             )
-            self._pool.check_room(pool, result, f"allocate {page_count} pages for object '{self.name}'")
+            self._pool.check_room(pool, result, f"allocate {pages_text(page_count)} for object '{self.name}'")
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
-from ._checked import check_count, check_pages
+from ._checked import check_count, check_pages, pages_text
 from ._dtype import dtype_of
 from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
@@ -237,7 +237,7 @@ class Pool(_native.Pool, Closing):
             create, out = library().gpool_reservation_create, ctypes.byref(number)
             undo = lambda: library().gpool_reservation_release(pool, number)  # noqa: E731
             result = waiting(timeout_ms, create, pool, page_count, timeout_ms, duration_ms, out, undo=undo)
-            self.check_room(pool, result, f"reserve {page_count} pages")
+            self.check_room(pool, result, f"reserve {pages_text(page_count)}")
         return number.value
 
     @contextlib.contextmanager
@@ -511,7 +511,7 @@ class Pool(_native.Pool, Closing):
                 ctypes.byref(pointer),
                 undo=lambda: library().gpool_range_destroy(pointer),
             )
-            self.check_room(pool, result, f"make a range of {page_count} pages")
+            self.check_room(pool, result, f"make a range of {pages_text(page_count)}")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
 

@@ -8,6 +8,7 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
+from ._checked import check_count, pages_text
 from ._errors import Asleep, Error, check
 from ._handle import Closing, Handle
 from ._library import library
@@ -188,12 +189,13 @@ class Range(_native.Range, Closing):
         Asleep; NoRoom; Error with EINVAL: a page is not committed; EPERM.
         Cost: one request to the agent.
         """
+        self._check_pages(first, count)
         self.handle.refuse_views("publish pages of")
         value = c_bytes(value, "value")
         if follows is not None and not isinstance(follows, Object):
             raise TypeError(f"follows is {follows!r}, which is not an Object")
         if follows is not None:
-            _refuse_unfit(follows, self._pool, f"publish {count} pages as object '{name}'")
+            _refuse_unfit(follows, self._pool, f"publish {pages_text(count)} as object '{name}'")
         options = _abi.gpool_range_publish_options(
             size=ctypes.sizeof(_abi.gpool_range_publish_options),
             flags=_abi.GPOOL_OBJECT_PRIVATE if private else 0,
@@ -211,7 +213,7 @@ class Range(_native.Range, Closing):
                     result = library().gpool_range_publish(
                         pointer, first, count, c_text(name), options, ctypes.byref(made)
                     )
-            check(result, f"publish {count} pages as object '{name}'")
+            check(result, f"publish {pages_text(count)} as object '{name}'")
         assert made.value
         return Object(self._pool, made.value, name, pinned=True, within=self)
 
@@ -221,10 +223,11 @@ class Range(_native.Range, Closing):
 
         Object.close() ends the mapping.
         Raises NotFound; Stale: it has been evicted; Busy: a page there is in use; Asleep; Error with EINVAL: it
-        does not fit, or is mutable; EACCES.
+        does not fit, or is mutable; EACCES: it is private to another tenant.
         Cost: one request to the agent, a mapping for each page.
         """
         made = ctypes.c_void_p()
+        self._check_pages(first)
         with self.handle as pointer:
             check(
                 library().gpool_range_map(pointer, first, c_text(name), None, ctypes.byref(made)),
@@ -236,6 +239,12 @@ class Range(_native.Range, Closing):
         assert made.value
         return Object(self._pool, made.value, name, pinned=pinned, within=self)
 
+    def _check_pages(self, first: int, count: int = 1) -> None:
+        """Raise OverflowError for pages that C cannot hold; the library refuses other numbers."""
+        has = f"the range has {pages_text(self.page_count)}"
+        check_count("first", first, f"from 0 to {self.page_count - 1}; {has}")
+        check_count("count", count, f"from 1 to {self.page_count}; {has}")
+
     def capture(self, first: int, count: int, captured: bool = True) -> None:
         """Keep committed pages mapped to the same memory until captured=False, for a captured CUDA graph that uses
         their addresses.
@@ -243,8 +252,9 @@ class Range(_native.Range, Closing):
         Raises Error with EINVAL: not committed; Asleep.
         Cost: one lock.
         """
+        self._check_pages(first, count)
         with self.handle as pointer:
-            check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {count} pages")
+            check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {pages_text(count)}")
 
     def page_state(self, index: int) -> PageState:
         """Return the state of page `index` of an elastic range.
@@ -252,6 +262,7 @@ class Range(_native.Range, Closing):
         Raises Error with EINVAL: beyond the end; Asleep.
         Cost: one lock.
         """
+        check_count("index", index, f"from 0 to {self.page_count - 1}; the range has {pages_text(self.page_count)}")
         filled = _abi.gpool_range_page(size=ctypes.sizeof(_abi.gpool_range_page))
         with self.handle as pointer:
             check(

@@ -45,7 +45,7 @@ enum { PRIORITY_MOST = 3, USAGE_MOST = GPOOL_USAGE_GRADIENT };
 static const char *const alloc_names[ARGUMENTS] = {"page_count", "usage", "priority", "owner_id", "timeout_ms",
 	"stream", "first_fit", "critical", "contiguous", "evict", "spill"};
 
-static int to_options(PyObject **values, const struct guard *pool, struct gpool_alloc_options *options)
+static int to_options(PyObject **values, struct guard *pool, struct gpool_alloc_options *options)
 {
 	if (values[PRIORITY] && to_u32_most(values[PRIORITY], "priority", PRIORITY_MOST, &options->priority))
 		return -1;
@@ -95,7 +95,8 @@ static int alloc(struct pool *pool, struct block *block, uint32_t pages, const s
 			lib.gpool_free(pointer, &block->block);
 		wait_raise(&wait);
 	} else if (result < 0) {
-		raise_room((PyObject *)pool, pool->handle, result, "allocate %lu pages", (unsigned long)pages);
+		raise_room((PyObject *)pool, pool->handle, result, "allocate %lu page%s", (unsigned long)pages,
+			plural(pages));
 	} else {
 		Py_INCREF(pool);
 		block->pool = pool;

@@ -17,15 +17,16 @@ struct fence {
 };
 
 /* Streams and fences are numbers, which are unique only within a pool, so objects of another pool must be refused. */
-static int same_pool(const struct guard *mine, const struct guard *pool, const char *name)
+static int same_pool(const struct guard *mine, struct guard *pool, const char *name)
 {
 	if (mine == pool)
 		return 0;
-	raise_because(EINVAL, name, "it belongs to another pool");
+	if (!guard_usable(pool)) /* a closed pool is the first cause */
+		raise_because(EINVAL, name, "it belongs to another pool");
 	return -1;
 }
 
-int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result)
+int to_fence(PyObject *value, struct guard *pool, struct gpool_fence *result)
 {
 	if (value == Py_None) {
 		*result = GPOOL_FENCE_NONE;
@@ -47,7 +48,7 @@ static int stream_open(struct stream *stream)
 	return -1;
 }
 
-int to_stream(PyObject *value, const struct guard *pool, uint32_t *result)
+int to_stream(PyObject *value, struct guard *pool, uint32_t *result)
 {
 	*result = 0;
 	if (value == Py_None)
@@ -56,7 +57,7 @@ int to_stream(PyObject *value, const struct guard *pool, uint32_t *result)
 		PyErr_Format(PyExc_TypeError, "stream is %R, which is not a Stream", value);
 		return -1;
 	}
-	if (stream_open((struct stream *)value))
+	if (guard_usable(pool) || stream_open((struct stream *)value))
 		return -1;
 	*result = ((struct stream *)value)->number;
 	return same_pool(((struct stream *)value)->handle, pool, "use a stream");

@@ -32,7 +32,7 @@ static int refuse(struct guard *guard, int code)
 }
 
 /* Return 0, or -1 with an exception if a guard or an ancestor cannot be used; it names the topmost closed one. */
-static int usable(struct guard *guard)
+int guard_usable(struct guard *guard)
 {
 	struct guard *closed = NULL;
 
@@ -56,7 +56,7 @@ void *guard_enter(struct guard *guard)
 {
 	for (struct guard *each = guard; each; each = each->parent)
 		if (!each->pointer || each->forks != native_forks) {
-			if (usable(guard))
+			if (guard_usable(guard))
 				return NULL;
 			break;
 		}
@@ -191,7 +191,7 @@ PyDoc_STRVAR(hold_doc, "hold($self, /)\n--\n\nCount a view. Raises Closed; Forke
 static PyObject *guard_hold(PyObject *self, PyObject *none)
 {
 	(void)none;
-	if (usable((struct guard *)self))
+	if (guard_usable((struct guard *)self))
 		return NULL;
 	count((struct guard *)self, 0, 1);
 	Py_RETURN_NONE;

@@ -62,6 +62,8 @@ extern unsigned int native_forks; /* number of forks between the process that lo
 /* Count a call of a guard and its parents. Return the pointer, or NULL with Closed or Forked set. */
 void *guard_enter(struct guard *guard);
 void guard_leave(struct guard *guard);
+/* Return 0, or -1 with Closed or Forked set. */
+int guard_usable(struct guard *guard);
 bool guard_closed(const struct guard *guard);
 bool guard_forked(const struct guard *guard);
 /* Return 0, or -1 with Busy set if a view of the memory exists; verb: the refused operation, for the message. */
@@ -83,6 +85,12 @@ PyObject *raise_because(int code, const char *what, const char *why);
 PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* Return the ending of the word "pages" after a number. */
+static inline const char *plural(long long count)
+{
+	return count == 1 ? "" : "s";
+}
+
 /* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 /* The same; the exception for a number that C cannot hold names `most`. The library refuses other numbers above it. */
@@ -93,9 +101,9 @@ int to_timeout(PyObject *value, const char *name, int *result);
 /* Set a flag if an argument that is true or false is `when`. NULL: the flag is not set. Return 0, or -1. */
 int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags);
 /* Convert a fence of the pool with this guard, or None, which means no fence. Return as above, or -1 with Error. */
-int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result);
+int to_fence(PyObject *value, struct guard *pool, struct gpool_fence *result);
 /* Convert an open stream of the pool with this guard to its number, or None to 0. Also raises Closed and Error. */
-int to_stream(PyObject *value, const struct guard *pool, uint32_t *result);
+int to_stream(PyObject *value, struct guard *pool, uint32_t *result);
 
 /*
  * Collect at most `most` arguments by position or by name into `values`, which the caller has set to NULL. Arguments

@@ -11,6 +11,34 @@ enum { FIRST, COUNT, LAST, ARGUMENTS };
 static const char *const commit_names[ARGUMENTS] = {"first", "count", "timeout_ms"};
 static const char *const after_names[ARGUMENTS] = {"first", "count", "after"};
 
+/*
+ * If C cannot hold a number, name the valid ones, from `least` to `beyond` before the number of pages; the library
+ * refuses other numbers. Return NULL.
+ */
+static struct guard *refuse(PyObject *self, PyObject *value, const char *name, long least, long beyond)
+{
+	PyObject *type, *error, *trace, *pages;
+	long long count;
+
+	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+		return NULL;
+	PyErr_Fetch(&type, &error, &trace);
+	pages = PyObject_GetAttrString(self, "page_count");
+	count = pages ? PyLong_AsLongLong(pages) : -1;
+	Py_XDECREF(pages);
+	if (count < 0) {
+		PyErr_Clear();
+		PyErr_Restore(type, error, trace);
+		return NULL;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(error);
+	Py_XDECREF(trace);
+	PyErr_Format(PyExc_OverflowError, "%s is %S; it must be from %ld to %lld; the range has %lld page%s", name,
+		value, least, count - beyond, count, plural(count));
+	return NULL;
+}
+
 /* Parse the pages and the third argument of a call, if present. Return the range's guard, or NULL with an exception. */
 static struct guard *pages(PyObject *self, const char *call, PyObject *args, PyObject *kwargs, const char *const *names,
 	uint32_t *first, uint32_t *count, PyObject **last)
@@ -18,9 +46,12 @@ static struct guard *pages(PyObject *self, const char *call, PyObject *args, PyO
 	PyObject *values[ARGUMENTS] = {NULL};
 	Py_ssize_t most = last ? ARGUMENTS : LAST;
 
-	if (arguments(call, args, kwargs, names, LAST, most, most, values) || to_u32(values[FIRST], "first", first) ||
-		to_u32(values[COUNT], "count", count))
+	if (arguments(call, args, kwargs, names, LAST, most, most, values))
 		return NULL;
+	if (to_u32(values[FIRST], "first", first))
+		return refuse(self, values[FIRST], "first", 0, 1);
+	if (to_u32(values[COUNT], "count", count))
+		return refuse(self, values[COUNT], "count", 1, 0);
 	if (last)
 		*last = values[LAST];
 	return guard_of(((struct range *)self)->handle);
@@ -55,8 +86,8 @@ static PyObject *range_commit(PyObject *self, PyObject *args, PyObject *kwargs)
 	if (raised)
 		wait_raise(&wait);
 	else if (result < 0)
-		raise_room(
-			((struct range *)self)->pool, guard->parent, result, "commit %lu pages", (unsigned long)count);
+		raise_room(((struct range *)self)->pool, guard->parent, result, "commit %lu page%s",
+			(unsigned long)count, plural(count));
 	guard_leave(guard);
 	if (raised || result < 0)
 		return NULL;
@@ -79,7 +110,7 @@ static PyObject *remove_pages(PyObject *self, PyObject *args, PyObject *kwargs, 
 		return NULL;
 	UNLOCKED(result = call(pointer, first, count, fence));
 	if (result < 0)
-		raise_code(result, "%s %lu pages", name, (unsigned long)count);
+		raise_code(result, "%s %lu page%s", name, (unsigned long)count, plural(count));
 	guard_leave(guard);
 	if (result < 0)
 		return NULL;
@@ -141,7 +172,7 @@ static PyObject *range_reclaim(PyObject *self, PyObject *args, PyObject *kwargs)
 	bytes = (uint8_t *)PyBytes_AsString(kept);
 	UNLOCKED(result = lib.gpool_range_reclaim(pointer, first, count, bytes));
 	if (result < 0)
-		raise_code(result, "reclaim %lu pages", (unsigned long)count);
+		raise_code(result, "reclaim %lu page%s", (unsigned long)count, plural(count));
 	guard_leave(guard);
 	if (result < 0) {
 		Py_DECREF(kept);

@@ -58,7 +58,11 @@ class Scheduler:
         self._settings = settings
         self._workers = config.parallel_config.world_size
         self._pools = self._attach(name)
-        self.geometry = self._geometry()
+        try:
+            self.geometry = self._geometry()
+        except ValueError:
+            self.close()
+            raise
         self._requests: Dict[str, Request] = {}
         self._admitted: Set[str] = set()
         self._need = 0  # blocks that the first waiting request needs
@@ -89,17 +93,33 @@ class Scheduler:
         return [sessions[pool_name(self._settings, rank)] for rank in range(self._workers)]
 
     def _geometry(self) -> Geometry:
-        pool = self._pools[0]
-        with pool.reserve_range(1, ObjectClass.EPHEMERAL) as probe:
-            geometry = geometry_of(self._kv, pool.page_bytes, probe.info().handle_pages)
+        """Return the geometry, which is the same for all ranks. Raises ValueError: it is not the same, or a pool is too
+        small for one request of the maximum length.
+        """
+        geometries: Dict[Pool, Geometry] = {}
+        for pool in dict.fromkeys(self._pools):
+            with pool.reserve_range(1, ObjectClass.EPHEMERAL) as probe:
+                geometries[pool] = geometry_of(self._kv, pool.page_bytes, probe.info().handle_pages)
+        first = self._pools[0]
+        geometry = geometries[first]
         tokens = self._config.model_config.max_model_len
         blocks = -(-tokens // self._config.cache_config.block_size) + 1
         pages = -(-blocks // geometry.chunk_blocks) * geometry.chunk_pages
-        if pages > pool.page_count:
-            raise ValueError(
-                f"GpoolConnector: a request of --max-model-len {tokens} needs {pages} pages, and pool "
-                f"'{pool.device.pool}' has {pool.page_count}; lower --max-model-len, or use a larger pool"
-            )
+        for pool, other in geometries.items():
+            if other != geometry:
+                raise ValueError(
+                    f"GpoolConnector: pool '{first.device.pool}' has pages of {geometry.page_bytes} bytes and chunks "
+                    f"of {geometry.chunk_bytes} bytes, and pool '{pool.device.pool}' has pages of {other.page_bytes} "
+                    f"bytes and chunks of {other.chunk_bytes} bytes; the pools of all ranks need the same page_size "
+                    "and handle_size"
+                )
+            ranks = self._pools.count(pool)
+            if pages * ranks > pool.page_count:
+                each = f" ({pages} for each of {ranks} ranks)" if ranks > 1 else ""
+                raise ValueError(
+                    f"GpoolConnector: a request of --max-model-len {tokens} needs {pages * ranks} pages{each}, and "
+                    f"pool '{pool.device.pool}' has {pool.page_count}; lower --max-model-len, or use a larger pool"
+                )
         return geometry
 
     def bind(self, manager: KVCacheManager) -> None:
@@ -416,6 +436,9 @@ class Scheduler:
         if self._reservations.make(chunks * self.geometry.chunk_pages, PATIENCE_MS):
             self._stuck = False
             self._chosen = self._first.request_id
+            self.balloon.refusals = 0
+        elif self._reservations.over_quota:
+            self._stuck = False
             self.balloon.refusals = 0
 
     def _check_chosen(self) -> None:

@@ -65,6 +65,8 @@ class Worker:
         self._waits = False  # no forward pass follows in this step
         self._thread = ThreadPoolExecutor(1, "gpool")  # while it runs, only it uses the fields above up to _offered
         self._running: Deque[Future[None]] = deque()
+        self._reserved = False  # the thread's: its operations take pages over from a reservation
+        self._refused = ""  # the thread's: the last refusal of reserved pages that was logged
         self._contents: Dict[int, Content] = {}  # the thread's: content of objects that it has mapped, by operation
         self._lock = threading.Lock()  # protects _answers
         self._answers = Answers()
@@ -180,6 +182,7 @@ class Worker:
     def _execute(self, ops: List[Op], patience_ms: int, reservation: int, queued: Optional[torch.cuda.Event]) -> None:
         if queued is not None:
             queued.synchronize()
+        self._reserved = reservation != 0
         with self.pool.use_reservation(reservation) if reservation else contextlib.nullcontext():
             for op in ops:
                 self._execute_one(op, patience_ms)
@@ -193,7 +196,12 @@ class Worker:
     def _execute_one(self, op: Op, patience_ms: int) -> None:
         try:
             done = self._try(op, patience_ms)
-        except (NoRoom, Stale):
+        except (NoRoom, Stale) as error:
+            # Reserved pages are refused only because of the quota of this session. The request waits forever then.
+            if self._reserved and isinstance(error, NoRoom) and str(error) != self._refused:
+                self._refused = str(error)  # the scheduler tries again and again
+                where = f"rank {self._rank} cannot take over reserved memory in session {self.pool.session}"
+                logger.warning("gpool: %s: %s", where, error)
             done = False
         except Error as error:
             logger.warning("gpool: %s of chunk %d has failed: %s", op.action.name, op.chunk, error)
