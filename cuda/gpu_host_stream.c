@@ -144,13 +144,19 @@ static int wait_execute(struct gpu_host *host, const struct operation *operation
 
 static int copy_execute(struct gpu_host *host, const struct operation *operation)
 {
+	uint64_t from = operation->from.va, to = operation->to.va, bytes = operation->to.bytes;
 	int rc = host_use_check(host, &operation->from, GPU_ACCESS_READ);
 
 	if (rc == 0)
 		rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
-	if (rc == 0)
-		memmove((void *)operation->to.va, (const void *)operation->from.va, operation->to.bytes);
-	return rc;
+	if (rc < 0)
+		return rc;
+	/* AddressSanitizer's memmove() copies single bytes */
+	if (to - from < bytes || from - to < bytes)
+		memmove((void *)to, (const void *)from, bytes);
+	else
+		memcpy((void *)to, (const void *)from, bytes);
+	return 0;
 }
 
 static int fill_execute(struct gpu_host *host, const struct operation *operation)

@@ -259,8 +259,8 @@ struct session_stats {
 };
 
 /*
- * The agent's answer to a request that changes state, by which the agent recognizes a repetition of the request even
- * after a restart.
+ * The agent's answer to a request that changes state. If the request is repeated, the agent sends this answer again,
+ * even after a restart.
  */
 struct session_answer {
 	_Atomic uint64_t sequence;

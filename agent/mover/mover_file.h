@@ -51,8 +51,8 @@ void mover_file_close(struct mover_file *file);
 
 void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *file, uint8_t *buffer);
 /*
- * mover_transfer_uring() - use io_uring from now on. Return: 0, or a negative errno with nothing changed: it cannot be
- * used.
+ * mover_transfer_uring() - use io_uring from now on. Return: 0; or a negative errno: io_uring cannot be used, and
+ * nothing was changed.
  */
 int mover_transfer_uring(struct mover_transfer *transfer);
 void mover_transfer_fini(struct mover_transfer *transfer);

@@ -456,8 +456,8 @@ static struct import *import_find(
 }
 
 /*
- * Create an import that is in no list yet. The caller has the turn but not the lock, because slots have their own
- * locks.
+ * Create an import that is in no list yet. The caller holds imports->turn. It need not hold imports->lock, because
+ * streams have their own locks.
  */
 static int import_new(
 	struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)

@@ -5,11 +5,11 @@
  * closed stream is therefore rejected. A new stream continues the values of the previous stream in its slot, so that
  * the fences of a closed stream stay signaled.
  *
- * After a device failure (gpu.h) the timeline words of GPU streams no longer change, although work that was
- * running may still use memory. pool->gpu_failed is then set, and waits for their unsignaled fences return -EIO. The
- * words stay as they are, so memory that waits for such a fence is not used again until the process has ended. The slot
- * of a stream that is closed then is not reused, and its number stays valid for stream_slot_of(). The same applies to
- * the slot of a stream that is closed while a graph is captured from it.
+ * After a device failure (gpu.h), pool->gpu_failed is set, and waits for unsignaled fences of GPU streams return -EIO.
+ * Work that was running may still use memory. The timeline words of these streams therefore keep their values, and
+ * memory that waits for such a fence is not used again until the process has ended. If a stream is closed after the
+ * failure, its slot is not reused, and the number of the stream stays valid for stream_slot_of(). The same applies to a
+ * stream that is closed while a graph is captured from it.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -31,9 +31,9 @@ void stream_close_all(struct gpool *pool);
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
 /*
- * stream_await_all() - the same, but the check function of the thread may end the wait, so the caller must hold no
- * lock, or pause the checks. most_ms: longest wait; -1: no limit. If the thread has a check function, or with a limit,
- * it waits for fences. Return: as stream_sync_all(), -EINTR, -ETIMEDOUT.
+ * stream_await_all() - the same, with a limit. most_ms: longest wait; -1: no limit. The check function of the thread
+ * may end the wait, so the caller must hold no lock, or pause the checks. With a limit or a check function, the
+ * function waits for a fence of each stream. Return: as stream_sync_all(), -EINTR, -ETIMEDOUT.
  */
 int stream_await_all(struct gpool *pool, int most_ms);
 

@@ -77,7 +77,8 @@ struct window_user {
 	/* Return true if this part of the library maps the handle. May be NULL. */
 	bool (*maps)(const struct gpool *pool, uint32_t handle);
 	/*
-	 * Set the bit of each object number in use. *unsettled: set if an object in use has no number yet. May be NULL.
+	 * Set the bit of each object number in use. *unsettled: set if an object in use has no number yet. The
+	 * function may be NULL.
 	 */
 	void (*note_objects)(struct gpool *pool, uint64_t *numbers, bool *unsettled);
 };

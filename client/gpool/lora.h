@@ -562,10 +562,10 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
  *   -EIO, -ENODEV  the GPU driver failed
  *   -E2BIG, -ENOMEM, -ECHILD
  *
- * Cost: pinned pages of the pool, for 20 bytes per token, 64 bytes per layer, target and adapter (adapters_max), and
- * the sums that one kernel passes to the next: 4 bytes per token and rank, and 64 more per token and rank for up to
- * 1,024 tokens. Also host memory of twice the size of the first two. The call loads the kernels, so that none is loaded
- * during a capture.
+ * Cost: pinned pages of the pool, for about 5 bytes per token, 16 bytes per adapter (adapters_max), 64 bytes per layer,
+ * target and adapter, and the sums that one kernel passes to the next: 4 bytes per token and rank, and 32 more per
+ * token and rank for up to 1,024 tokens. Also host memory of twice the size of the first three. The call loads the
+ * kernels, so that none is loaded during a capture.
  */
 GPOOL_API int gpool_lora_batch_create(
 	struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch);

@@ -149,8 +149,8 @@ void region_set_open(struct region_set *set, const struct session_segment *sessi
 void region_set_close(struct region_set *set);
 
 /*
- * region_show() - show the change of a moving region, before the lock is released. region_show_totals() - show changed
- * totals, before the lock is released.
+ * region_show() - write a changed moving region to the table for tools. region_show_totals() - write changed totals to
+ * it. Call them before the lock is released.
  */
 void region_show(struct region_set *set, struct vm_region *region);
 void region_show_totals(struct region_set *set);

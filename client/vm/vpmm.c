@@ -170,7 +170,7 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 	*slot = VM_NONE;
 	if (stream_slot_of(vpmm->pool, stream, slot))
 		return fail_stream(stream);
-	/* The former stream of this slot is closed and its work is done; vpmm_stream_closed() was not called yet. */
+	/* The former stream of this slot is closed and its work is done; stream_closed() was not called yet. */
 	if (vpmm->numbers[*slot])
 		region_stream_end(&vpmm->set, *slot);
 	else

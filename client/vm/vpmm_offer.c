@@ -1,14 +1,14 @@
 /*
  * vpmm_offer.c - free regions whose pages the agent may take without a call of this process. See vpmm.h.
  *
- * The handles of a free region are held, so that the next allocation costs nothing. They are released shortly after the
- * last call, or at the latest some ticks after the free; each release takes effect once the fence of the region is
+ * The handles of a free region are held, so that the next allocation needs no claim. They are released shortly after
+ * the last call, or at the latest some ticks after the free; each release takes effect once the fence of the region is
  * signaled. From then on other sessions can get the memory, even if this process sleeps, hangs or is stopped. The
  * region keeps its place in the sets. Before it is used again, its handles are claimed. Parts that the agent has taken
  * become a pending unmap, as with reclaimable pages (vpmm_idle.c).
  *
- * vpmm_chunk.tags contains the tags of the released handles, slot by slot. region->held and region->offered summarize
- * them, because regions are joined and split.
+ * vpmm_chunk.tags contains the tags of the released handles, slot by slot. Since regions are joined and split, a region
+ * may have both held and released handles. region->held and region->offered state which of them it may have.
  */
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"

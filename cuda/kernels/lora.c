@@ -8,7 +8,6 @@
 
 enum {
 	BLOCK_THREADS = 128,
-	EXPAND_COLUMNS = 256, /* per block of expand: two tiles */
 };
 
 void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step,
@@ -25,10 +24,13 @@ void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t co
 	}
 }
 
-static int compare_keys(const void *one, const void *two)
+static int compare_tokens(const void *one, const void *two, void *context)
 {
-	uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)two;
+	const int32_t *adapters = context;
+	uint32_t a = *(const uint32_t *)one, b = *(const uint32_t *)two;
 
+	if (adapters[a] != adapters[b])
+		return adapters[a] < adapters[b] ? -1 : 1;
 	return a < b ? -1 : a > b;
 }
 
@@ -36,8 +38,7 @@ static int compare_keys(const void *one, const void *two)
  * order_fill() - store the positions of tokens with an adapter, sorted by adapter, then by position. Return: the number
  * of positions, or -EINVAL.
  */
-static int64_t order_fill(
-	uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
+static int64_t order_fill(uint32_t *order, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
 {
 	uint32_t count = 0;
 
@@ -46,28 +47,26 @@ static int64_t order_fill(
 			return gpu_fail(-EINVAL, "token %u has adapter %d; the number of adapters is %u", i,
 				adapters[i], adapter_count);
 		if (adapters[i] >= 0)
-			keys[count++] = (uint64_t)adapters[i] << 32 | i;
+			order[count++] = i;
 	}
-	qsort(keys, count, sizeof(*keys), compare_keys);
-	for (uint32_t i = 0; i < count; i++)
-		order[i] = (uint32_t)keys[i];
+	qsort_r(order, count, sizeof(*order), compare_tokens, (void *)(uintptr_t)adapters);
 	return count;
 }
 
 int lora_batch_build(
 	struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
 {
-	struct lora_piece *pieces = (struct lora_piece *)(batch + 1);
-	uint32_t *order = (uint32_t *)(pieces + tokens_max);
-	uint32_t piece_max, count, length;
+	struct lora_piece *pieces = (struct lora_piece *)(uintptr_t)lora_batch_pieces(batch, tokens_max);
+	uint32_t *order = (uint32_t *)(uintptr_t)lora_batch_order(batch);
+	uint32_t homes = lora_homes(tokens_max, adapter_count), piece_max, count = homes, length;
+	int32_t last = -1;
 	int64_t rc;
 
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
 		return gpu_fail(-EINVAL,
 			"lora: %u tokens for a batch of at most %u tokens; the maximum of a batch is %d", tokens,
 			tokens_max, LORA_TOKENS_MAX);
-	/* The memory of the pieces, which are not filled yet, holds the sort keys. */
-	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
+	rc = order_fill(order, adapters, tokens, adapter_count);
 	if (rc < 0)
 		return (int)rc;
 	*batch = (struct lora_batch){
@@ -76,14 +75,17 @@ int lora_batch_build(
 		.tokens_max = tokens_max,
 	};
 	piece_max = batch->split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE;
-	count = 0;
+	for (uint32_t i = 0; i < homes; i++)
+		pieces[i] = (struct lora_piece){.adapter = (int32_t)i};
 	for (uint32_t begin = 0; begin < batch->token_count; begin += length) {
 		int32_t adapter = adapters[order[begin]];
 
 		for (length = 1; length < piece_max && begin + length < batch->token_count; length++)
 			if (adapters[order[begin + length]] != adapter)
 				break;
-		pieces[count++] = (struct lora_piece){.adapter = adapter, .begin = begin, .count = length};
+		pieces[homes && adapter != last ? (uint32_t)adapter : count++] =
+			(struct lora_piece){.adapter = adapter, .begin = begin, .count = length, .row = order[begin]};
+		last = adapter;
 	}
 	batch->piece_count = count;
 	return (int)count;
@@ -107,27 +109,15 @@ static int args_check(const struct lora_args *args)
 			"lora: %u input features in rows of %u, %u output features in rows of %u; features must fit "
 			"into a row, 1 to %d",
 			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
-	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 ||
-		args->adapters % 8 || args->adapter_stride % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN ||
-		args->workspace % LORA_ALIGN || args->x_stride % align || args->y_stride % align)
+	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % LORA_ALIGN ||
+		args->adapters % LORA_ALIGN || args->adapter_stride % LORA_ALIGN || args->x % LORA_ALIGN ||
+		args->y % LORA_ALIGN || args->workspace % LORA_ALIGN || args->x_stride % align ||
+		args->y_stride % align)
 		return gpu_fail(-EINVAL,
-			"lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d bytes, or "
-			"the batch or the adapters to 8",
+			"lora: an address is 0, or an address or the distance of rows or adapters is not aligned to "
+			"%d bytes",
 			LORA_ALIGN);
 	return 0;
-}
-
-/*
- * pieces_most() - return the maximum number of pieces of a batch of tokens_max; each adapter may have one partial
- * piece.
- */
-static uint32_t pieces_most(const struct lora_args *args)
-{
-	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL,
-		 large = args->tokens_max / LORA_PIECE_LARGE;
-	uint32_t full = small > large ? small : large;
-
-	return full + args->adapter_count < args->tokens_max ? full + args->adapter_count : args->tokens_max;
 }
 
 /* piece_rows() - return the tokens of the largest possible piece, rounded up to whole tensor operations. */
@@ -143,8 +133,10 @@ static uint32_t piece_rows(const struct lora_args *args)
 static uint32_t shrink_shared_bytes(const struct lora_args *args)
 {
 	uint32_t eights = args->rank_max <= 8 ? 1 : args->rank_max <= 16 ? 2 : LORA_SLICE / 8, rows = piece_rows(args);
-	uint32_t stages = LORA_SHRINK_STAGES * (eights + rows / 8) * BLOCK_THREADS * 16,
-		 sums = 16 + rows * 4 * (eights * 8 + 8) * 4;
+	uint32_t small = LORA_SHRINK_STAGES * (eights + LORA_PIECE_SMALL / 8),
+		 large = rows > LORA_PIECE_SMALL ? LORA_SHRINK_STAGES_LARGE * (eights + rows / 8) : 0,
+		 stages = (small > large ? small : large) * BLOCK_THREADS * 16,
+		 sums = 16 + 4 * eights * 8 * (rows + 2) * 4;
 
 	return stages > sums ? stages : sums;
 }
@@ -156,17 +148,23 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 
 	if (rc < 0)
 		return rc;
-	shape.grid[0] = pieces_most(args);
+	shape.grid[0] = lora_pieces_max(args->tokens_max, args->adapter_count);
 	shape.grid[1] = lora_splits(args->in);
 	shape.grid[2] = (args->rank_max + LORA_SLICE - 1) / LORA_SLICE;
 	shape.shared_bytes = shrink_shared_bytes(args);
 	return gpu_launch(gpu, GPU_KERNEL_LORA_SHRINK, &shape, args, sizeof(*args), stream);
 }
 
-/* expand_ranks() - return the rank class of rank_max: 16, 32, 64 or 128. */
+/* expand_ranks() - return the rank class of rank_max. */
 static uint32_t expand_ranks(uint32_t rank_max)
 {
-	return rank_max <= 16 ? 16 : rank_max <= 32 ? 32 : rank_max <= 64 ? 64 : 128;
+	return rank_max <= 8 ? 8 : rank_max <= 16 ? 16 : rank_max <= 32 ? 32 : rank_max <= 64 ? 64 : 128;
+}
+
+/* expand_columns() - return the least number of columns of a block: struct rank_class in lora.cu. */
+static uint32_t expand_columns(uint32_t rank_max)
+{
+	return rank_max <= 16 ? 512 : 256;
 }
 
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
@@ -176,11 +174,11 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 
 	if (rc < 0)
 		return rc;
-	shape.grid[0] = pieces_most(args);
-	shape.grid[1] = (args->out + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS;
+	shape.grid[0] = lora_pieces_max(args->tokens_max, args->adapter_count);
+	shape.grid[1] = (args->out + expand_columns(args->rank_max) - 1) / expand_columns(args->rank_max);
 	shape.grid[2] = 1;
 	/* Per token: one factor, and two forms of each sum. */
-	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * (expand_ranks(args->rank_max) + 8));
+	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * expand_ranks(args->rank_max));
 	return gpu_launch(gpu, GPU_KERNEL_LORA_EXPAND, &shape, args, sizeof(*args), stream);
 }
 

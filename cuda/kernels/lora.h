@@ -16,7 +16,10 @@
  *
  * A batch. lora_batch_build() sorts tokens by adapter and divides each adapter's tokens into pieces. The batch is in
  * device memory of a fixed size and address, so a captured graph can run the next batch after it was copied there. The
- * grid has the size of the largest batch; blocks without a piece end at once.
+ * grid has the size of the largest batch; blocks without a piece end at once. Piece i is the home of adapter i: its
+ * first piece, or an empty one if no token has the adapter. A block can therefore load its piece and its adapter at the
+ * same time. Further pieces follow. If a batch can have more adapters than tokens, it has no homes, which would need
+ * more blocks.
  *
  * Determinism. A token's result depends only on its own row, its adapter and the shape of the layer, not on other
  * tokens of the batch. This is true within each back end; the two back ends add in different orders.
@@ -41,13 +44,17 @@ enum {
 	 * maximum number of parts of `in` that different blocks sum; the number depends only on the shape, so results
 	 * are deterministic
 	 */
-	LORA_SPLITS_MAX = 16,
+	LORA_SPLITS_MAX = 8,
 	/* `in` is split for at most this number of tokens; more tokens occupy the device without a split */
 	LORA_SPLIT_TOKENS_MAX = 1024,
-	LORA_PIECE_SMALL = 16, /* tokens per piece if `in` is split: the size of one tensor operation */
+	LORA_PIECE_SMALL = 16, /* tokens per piece if `in` is split */
 	LORA_PIECE_LARGE = 64,
-	LORA_SLICE = 32,        /* ranks per block of shrink */
-	LORA_SHRINK_STAGES = 2, /* tiles that a block of shrink loads at once */
+	/* if `in` is split: expand adds the sums of the splits of pieces of at most this number of tokens and ranks */
+	LORA_LATE_TOKENS = 4,
+	LORA_LATE_RANK = 32,
+	LORA_SLICE = 32,              /* ranks per block of shrink */
+	LORA_SHRINK_STAGES = 4,       /* tiles that a block of shrink loads at once, */
+	LORA_SHRINK_STAGES_LARGE = 2, /* for pieces of more than LORA_PIECE_SMALL tokens */
 	LORA_TOKENS_MAX = 1 << 20,
 };
 
@@ -68,15 +75,18 @@ struct lora_adapter {
 	uint64_t reserved;
 };
 
-/* Tokens of one adapter: order[begin] to order[begin + count - 1]. */
+/* Tokens of one adapter: order[begin] to order[begin + count - 1]. count is 0 in a home without tokens. */
 struct lora_piece {
 	int32_t adapter;
 	uint32_t begin;
 	uint32_t count;
-	uint32_t reserved;
+	uint32_t row; /* order[begin] */
 };
 
-/* The output of lora_batch_build(): this struct, then struct lora_piece[tokens_max] and uint32_t order[tokens_max]. */
+/*
+ * The output of lora_batch_build(): this struct, then uint32_t order[tokens_max], and struct
+ * lora_piece[lora_pieces_max()], aligned to 16 bytes.
+ */
 struct lora_batch {
 	uint32_t piece_count;
 	uint32_t token_count; /* number of tokens in order[], which have an adapter */
@@ -85,8 +95,8 @@ struct lora_batch {
 };
 
 struct lora_args {
-	uint64_t batch;    /* struct lora_batch, built for tokens_max */
-	uint64_t adapters; /* struct lora_adapter of index 0 for this layer and target; aligned to 8 bytes */
+	uint64_t batch;    /* struct lora_batch, built for tokens_max and adapter_count */
+	uint64_t adapters; /* struct lora_adapter of index 0 for this layer and target */
 	uint64_t x;        /* [tokens][x_stride] elements, of which `in` are used */
 	uint64_t y;        /* [tokens][y_stride] elements; the first `out` are added to; must not overlap x */
 	/* lora_workspace_bytes(); zero it before the first launch. shrink stores sums there for expand */
@@ -97,7 +107,7 @@ struct lora_args {
 	uint32_t in, out;
 	uint32_t x_stride, y_stride; /* elements */
 	uint32_t element;            /* ELEMENT_F16 or ELEMENT_BF16: of x, y and the weights */
-	/* distance in bytes of consecutive struct lora_adapter, a multiple of 8; 0: sizeof(struct lora_adapter) */
+	/* distance in bytes of consecutive struct lora_adapter; 0: sizeof(struct lora_adapter) */
 	uint32_t adapter_stride;
 	uint32_t reserved;
 };
@@ -170,19 +180,40 @@ ON_BOTH const struct lora_adapter *lora_adapter_at(const struct lora_args *args,
 	return (const struct lora_adapter *)(uintptr_t)(args->adapters + index * stride);
 }
 
-ON_BOTH const struct lora_piece *lora_batch_pieces(const struct lora_batch *batch)
+ON_BOTH const uint32_t *lora_batch_order(const struct lora_batch *batch)
 {
-	return (const struct lora_piece *)(batch + 1);
+	return (const uint32_t *)(batch + 1);
 }
 
-ON_BOTH const uint32_t *lora_batch_order(const struct lora_batch *batch, uint32_t tokens_max)
+ON_BOTH const struct lora_piece *lora_batch_pieces(const struct lora_batch *batch, uint32_t tokens_max)
 {
-	return (const uint32_t *)(lora_batch_pieces(batch) + tokens_max);
+	return (const struct lora_piece *)(lora_batch_order(batch) + ((uint64_t)tokens_max + 3) / 4 * 4);
 }
 
-ON_BOTH uint64_t lora_batch_bytes(uint32_t tokens_max)
+/* lora_split_rows() - return the maximum number of tokens for which `in` is split. */
+ON_BOTH uint32_t lora_split_rows(uint32_t tokens_max)
 {
-	return sizeof(struct lora_batch) + (uint64_t)tokens_max * (sizeof(struct lora_piece) + sizeof(uint32_t));
+	return tokens_max < LORA_SPLIT_TOKENS_MAX ? tokens_max : (uint32_t)LORA_SPLIT_TOKENS_MAX;
+}
+
+/* lora_homes() - return the number of pieces whose adapter has the same index. */
+ON_BOTH uint32_t lora_homes(uint32_t tokens_max, uint32_t adapter_count)
+{
+	return adapter_count <= tokens_max ? adapter_count : 0;
+}
+
+/* lora_pieces_max() - return the maximum number of pieces; each adapter may have one partial piece. */
+ON_BOTH uint32_t lora_pieces_max(uint32_t tokens_max, uint32_t adapter_count)
+{
+	uint32_t small = lora_split_rows(tokens_max) / LORA_PIECE_SMALL, large = tokens_max / LORA_PIECE_LARGE;
+
+	return lora_homes(tokens_max, adapter_count) ? adapter_count + (small > large ? small : large) : tokens_max;
+}
+
+ON_BOTH uint64_t lora_batch_bytes(uint32_t tokens_max, uint32_t adapter_count)
+{
+	return sizeof(struct lora_batch) + ((uint64_t)tokens_max + 3) / 4 * 4 * sizeof(uint32_t) +
+		(uint64_t)lora_pieces_max(tokens_max, adapter_count) * sizeof(struct lora_piece);
 }
 
 /* lora_rank_stride() - return the number of floats between two rows of sums. */
@@ -207,11 +238,6 @@ ON_BOTH uint32_t *lora_counters(const struct lora_args *args)
 ON_BOTH float *lora_sums(const struct lora_args *args)
 {
 	return (float *)(lora_counters(args) + (uint64_t)args->tokens_max * (LORA_RANK_MAX / LORA_SLICE));
-}
-
-ON_BOTH uint32_t lora_split_rows(uint32_t tokens_max)
-{
-	return tokens_max < LORA_SPLIT_TOKENS_MAX ? tokens_max : (uint32_t)LORA_SPLIT_TOKENS_MAX;
 }
 
 /* lora_partials() - return the sums of the splits: [lora_splits()][lora_split_rows()][lora_rank_stride()] fp32. */
@@ -242,13 +268,13 @@ void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t co
 /*
  * lora_batch_build() - sort tokens by adapter.
  *
- * @batch:    receives lora_batch_bytes(tokens_max); aligned to 8 bytes
+ * @batch:    receives lora_batch_bytes(tokens_max, adapter_count)
  * @adapters: [tokens] index of each token's adapter; -1: none
  *
- * Return: the number of pieces, or -EINVAL (more tokens than tokens_max, or an index that is neither -1 nor below
- * adapter_count).
+ * Return: the number of pieces, with empty homes, or -EINVAL (more tokens than tokens_max, or an index that is neither
+ * -1 nor below adapter_count).
  *
- * Cost: sorts `tokens` numbers, once per step for any number of layers.
+ * Cost: sorts `tokens` numbers, and writes a piece for each adapter, once per step for any number of layers.
  */
 int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens,
 	uint32_t adapter_count);
@@ -271,8 +297,8 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 
 /*
- * lora_plain_queue() - queue both kernels in their simplest form, for comparison. Pass to each call either the pieces
- * of one adapter, which yields one pair of matrix products per adapter, or all pieces and the ranks of one class.
+ * lora_plain_queue() - queue both kernels in their simplest form, for comparison. Pass to each call either pieces of
+ * one adapter, which yields a pair of matrix products per adapter, or all pieces and the ranks of one class.
  * Return: as lora_shrink_queue().
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);

@@ -32,14 +32,14 @@ static bool job_get(const struct lora_args *args, uint32_t index, struct job *jo
 
 	if (index >= batch->piece_count || batch->tokens_max != args->tokens_max)
 		return false;
-	piece = lora_batch_pieces(batch)[index];
+	piece = lora_batch_pieces(batch, args->tokens_max)[index];
 	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args->adapter_count || piece.count > LORA_PIECE_LARGE ||
 		piece.begin > args->tokens_max || piece.count > args->tokens_max - piece.begin)
 		return false;
 	*job = (struct job){
 		.args = args,
 		.adapter = lora_adapter_at(args, (uint32_t)piece.adapter),
-		.order = lora_batch_order(batch, args->tokens_max) + piece.begin,
+		.order = lora_batch_order(batch) + piece.begin,
 		.sums = lora_sums(args) + (uint64_t)piece.begin * lora_rank_stride(args->rank_max),
 		.count = piece.count,
 	};

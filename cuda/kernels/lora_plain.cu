@@ -20,13 +20,13 @@ static __device__ bool job_get(const struct lora_plain_args &args, struct job &j
 	if (index >= batch->piece_count || batch->tokens_max != args.lora.tokens_max)
 		return false;
 
-	const struct lora_piece piece = lora_batch_pieces(batch)[index];
+	const struct lora_piece piece = lora_batch_pieces(batch, args.lora.tokens_max)[index];
 
 	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args.lora.adapter_count ||
 		piece.begin > args.lora.tokens_max || piece.count > args.lora.tokens_max - piece.begin)
 		return false;
 	job.adapter = lora_adapter_at(&args.lora, (uint32_t)piece.adapter);
-	job.order = lora_batch_order(batch, args.lora.tokens_max) + piece.begin;
+	job.order = lora_batch_order(batch) + piece.begin;
 	job.sums = lora_sums(&args.lora) + (uint64_t)piece.begin * lora_rank_stride(args.lora.rank_max);
 	job.count = piece.count;
 	job.rank = job.adapter->rank;

@@ -12,7 +12,7 @@
  *   for each node that can be kept, at most EVICTION_GHOSTS evicted nodes are remembered
  *
  * Threads: the caller provides locking.
- * Memory:  56 bytes per node with `lru`; about 250 bytes per node and 120 KiB with `adaptive`. Allocated by
+ * Memory:  56 bytes per node with `lru`; about 250 bytes per node and 130 KiB with `adaptive`. Allocated by
  *          eviction_create(), but not accessed before it is needed.
  */
 #ifndef GPOOL_POLICY_EVICTION_H

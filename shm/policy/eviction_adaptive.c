@@ -14,6 +14,13 @@
  * unlikely to be touched soon but likely to be touched later is therefore kept. If not all such nodes fit, some of them
  * are kept.
  *
+ * If the popularity of nodes does not change, the number of touches says more than the age. The rates of all ages are
+ * then only less precise, because each is learned from fewer touches. The policy therefore also counts time and touches
+ * in cells, which do not depend on the age and have finer steps of the number of touches (cells.h). At each
+ * computation, it determines how many of the touches since the last one were hits if the nodes with the highest
+ * densities were kept, and how many if those in the cells with the highest rates were, for as many nodes as were kept.
+ * The candidates are ordered by the rates of the cells if that yields more hits; see order_choose().
+ *
  * The unit of age is the size of the cache. Before anything is learned, the rates fall with age, which yields LRU. The
  * size of the cache is the number of nodes kept at an eviction. It is changed only if this number exceeds it or is less
  * than a quarter of it, because the capacity might not be a fixed number of nodes.
@@ -25,6 +32,7 @@
  * a group have equal densities, which are computed only once.
  */
 #include "shm/policy/bitmap.h"
+#include "shm/policy/cells.h"
 #include "shm/policy/eviction_policy.h"
 
 #include <assert.h>
@@ -55,7 +63,17 @@ enum {
 	PAIRS_UNTOUCHED = ORIGINS * PLACE_STEPS,
 	PAIRS = PAIRS_UNTOUCHED + TOUCH_STEPS + 1,
 	GROUPS = ORIGINS + 2,
-	LISTS = CLASSES * AGES,
+	AGE_LISTS = CLASSES * AGES,
+
+	/*
+	 * Cells. Untouched nodes and nodes whose chain was left have the same cells as classes. Other nodes are grouped
+	 * by the number of touches (1 to 7, then four steps per power of two), and by whether they ever had a child.
+	 */
+	USES_STEPS = 27,
+	USES_EXACT = 8,
+	CELL_LEFT = CLASS_TOUCHED + 2 * USES_STEPS,
+	CELLS = CELL_LEFT + 2,
+	LISTS = AGE_LISTS + CELLS,
 
 	GHOST_WAYS = 8,      /* entries of a bucket; a key may be in any of them, and the oldest one is replaced */
 	CLOCK_FAR = 1 << 30, /* maximum age; ages are stored in 32 bits */
@@ -80,6 +98,8 @@ enum {
 
 	LOG_STEPS = 8,
 
+	LEAD_DEVIATIONS = 2, /* see order_choose() */
+
 	DIGIT_BITS = 11, /* when the lists are sorted by density; three digits cover the bits of a float */
 
 	SIZE_LEAST = 16,
@@ -101,13 +121,20 @@ struct entry {
 struct ghost {
 	uint64_t key;
 	uint32_t touched, seen;
-	uint8_t kind, touches, pause;
+	uint8_t kind, cell, touches, pause;
 	bool used, grew;
 };
 
 /* gpool/kv.h documents this size for GPOOL_KV_ADAPTIVE. */
 static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHOSTS * sizeof(struct ghost) <= 256,
 	"memory of a node");
+
+static_assert((int)CELLS <= (int)CELLS_MAX, "cells of the policy");
+
+/* Decaying sums of the differences between the hits of the order by uses and by density, and of their squares. */
+struct lead {
+	float sum, square;
+};
 
 struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */
@@ -118,11 +145,16 @@ struct adaptive {
 	uint32_t age_shift;      /* the first age ends at 2 to the power of age_shift */
 	uint32_t ages[AGES + 1]; /* begin of each age */
 	uint32_t node_hand, ghost_hand;
-	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* counts, which decay (`memory`) */
+	float time[CLASSES][AGES], touches[CLASSES][AGES];             /* counts, which decay (`memory`) */
+	float fresh_time[CLASSES][AGES], fresh_touches[CLASSES][AGES]; /* counts since the last computation */
 	float density[CLASSES][AGES];
-	uint16_t rank[LISTS], by_rank[LISTS]; /* lists in the order of density, lowest first */
-	struct bitmap occupied;               /* ranks of nonempty lists */
-	struct bitmap kept;                   /* kept nodes */
+	struct cells cells;
+	bool by_uses; /* the candidates are ordered by the rates of the cells */
+	struct lead lead;
+	/* lists of classes and ages in the order of density, lowest first, and then cells in the order of rates */
+	uint16_t rank[LISTS], by_rank[LISTS];
+	struct bitmap occupied; /* ranks of nonempty lists */
+	struct bitmap kept;     /* kept nodes */
 };
 
 /* ---- ages and classes ---- */
@@ -186,6 +218,11 @@ static uint32_t pause_step(const struct adaptive *adaptive, uint32_t pause)
 	return pause < least_pause ? 0 : least((pause - least_pause) / (2 * LOG_STEPS), PAUSE_STEPS - 1);
 }
 
+static uint32_t place_of(const struct entry *entry)
+{
+	return entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1);
+}
+
 static uint32_t class_of(const struct adaptive *adaptive, const struct entry *entry)
 {
 	if (entry->left)
@@ -193,7 +230,34 @@ static uint32_t class_of(const struct adaptive *adaptive, const struct entry *en
 	if (entry->touches)
 		return CLASS_TOUCHED + (2 * touch_step(entry->touches) + entry->grew) * PAUSE_STEPS +
 			pause_step(adaptive, entry->pause);
-	return 2 * (entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) + entry->grew;
+	return 2 * place_of(entry) + entry->grew;
+}
+
+/* Return the step of the number of touches for cells. It is finer than touch_step(). */
+static uint32_t uses_step(uint32_t touches)
+{
+	uint32_t power = power_of(touches);
+
+	if (touches < USES_EXACT)
+		return touches - 1;
+	return least(USES_EXACT - 1 + 4 * (power - 3) + (touches << 2 >> power) % 4, USES_STEPS - 1);
+}
+
+static uint32_t cell_of(const struct entry *entry)
+{
+	if (entry->left)
+		return CELL_LEFT + (entry->touches > 0);
+	if (entry->touches)
+		return CLASS_TOUCHED + 2 * uses_step(entry->touches) + entry->grew;
+	return 2 * place_of(entry) + entry->grew;
+}
+
+/* The prior assumption for a number of touches is the rate of the next lower one. */
+static void cells_begin(struct cells *cells)
+{
+	cells_init(cells, CELLS);
+	for (uint32_t cell = CLASS_TOUCHED + 2; cell < CELL_LEFT; cell++)
+		cells->before[cell] = (uint8_t)(cell - 2);
 }
 
 static uint32_t now_of(const struct eviction *eviction)
@@ -210,13 +274,17 @@ static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
 
 /* ---- counting ---- */
 
-/* Add the time in which a node of this class went from age `from` to age `to`, both in clocks since its last touch. */
-static void time_count(struct adaptive *adaptive, uint32_t kind, uint32_t from, uint32_t to)
+/*
+ * Add the time in which a node of this class and cell went from age `from` to age `to`, both in clocks since its last
+ * touch.
+ */
+static void time_count(struct adaptive *adaptive, uint32_t kind, uint32_t cell, uint32_t from, uint32_t to)
 {
+	adaptive->cells.fresh_time[cell] += (float)(to - from);
 	for (uint32_t age = age_of(adaptive, from); from < to; age++) {
 		uint32_t end = age + 1 < AGES && adaptive->ages[age + 1] < to ? adaptive->ages[age + 1] : to;
 
-		adaptive->time[kind][age] += (float)(end - from);
+		adaptive->fresh_time[kind][age] += (float)(end - from);
 		from = end;
 	}
 }
@@ -227,7 +295,7 @@ static void node_count(struct eviction *eviction, uint32_t node)
 	struct entry *entry = &adaptive->entries[node];
 	uint32_t clocks = node_clocks(eviction, node), unseen = now_of(eviction) - entry->seen;
 
-	time_count(adaptive, class_of(adaptive, entry), clocks - (unseen < clocks ? unseen : clocks), clocks);
+	time_count(adaptive, class_of(adaptive, entry), cell_of(entry), clocks - least(unseen, clocks), clocks);
 	entry->seen = now_of(eviction);
 }
 
@@ -235,13 +303,14 @@ static void ghost_count(const struct eviction *eviction, struct ghost *ghost)
 {
 	uint32_t now = now_of(eviction);
 
-	time_count(eviction->state, ghost->kind, ghost->seen - ghost->touched, now - ghost->touched);
+	time_count(eviction->state, ghost->kind, ghost->cell, ghost->seen - ghost->touched, now - ghost->touched);
 	ghost->seen = now;
 }
 
-static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t clocks)
+static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t cell, uint32_t clocks)
 {
-	adaptive->touches[kind][age_of(adaptive, clocks)]++;
+	adaptive->cells.fresh_touches[cell]++;
+	adaptive->fresh_touches[kind][age_of(adaptive, clocks)]++;
 }
 
 /* ---- rates and densities ---- */
@@ -469,11 +538,12 @@ static uint32_t density_digit(const struct adaptive *adaptive, uint32_t list, ui
 }
 
 /* Sort lists by one digit. The order of lists with an equal digit stays the same. */
-static void lists_sort(const struct adaptive *adaptive, uint32_t digit, const uint16_t from[LISTS], uint16_t to[LISTS])
+static void lists_sort(
+	const struct adaptive *adaptive, uint32_t digit, const uint16_t from[AGE_LISTS], uint16_t to[AGE_LISTS])
 {
 	uint16_t places[1 << DIGIT_BITS] = {0}, place = 0;
 
-	for (uint32_t i = 0; i < LISTS; i++)
+	for (uint32_t i = 0; i < AGE_LISTS; i++)
 		places[density_digit(adaptive, from[i], digit)]++;
 	for (uint32_t i = 0; i < 1 << DIGIT_BITS; i++) {
 		uint16_t count = places[i];
@@ -481,14 +551,14 @@ static void lists_sort(const struct adaptive *adaptive, uint32_t digit, const ui
 		places[i] = place;
 		place = (uint16_t)(place + count);
 	}
-	for (uint32_t i = 0; i < LISTS; i++)
+	for (uint32_t i = 0; i < AGE_LISTS; i++)
 		to[places[density_digit(adaptive, from[i], digit)]++] = from[i];
 }
 
-/* Order the lists by density, then by age, highest first, and then by class. */
+/* Order the lists of classes and ages by density, then by age, highest first, and then by class; order the cells. */
 static void ranks_make(struct adaptive *adaptive)
 {
-	uint16_t occupied[LISTS], other[LISTS];
+	uint16_t occupied[LISTS], other[AGE_LISTS];
 	uint32_t occupied_count = 0, rank = 0;
 
 	while ((rank = bitmap_next(&adaptive->occupied, rank)) != BITMAP_NONE) {
@@ -502,6 +572,8 @@ static void ranks_make(struct adaptive *adaptive)
 	lists_sort(adaptive, 0, other, adaptive->by_rank);
 	lists_sort(adaptive, 1, adaptive->by_rank, other);
 	lists_sort(adaptive, 2, other, adaptive->by_rank);
+	for (uint32_t i = 0; i < CELLS; i++)
+		adaptive->by_rank[AGE_LISTS + i] = (uint16_t)(AGE_LISTS + adaptive->cells.order[i]);
 	for (rank = 0; rank < LISTS; rank++)
 		adaptive->rank[adaptive->by_rank[rank]] = (uint16_t)rank;
 	for (uint32_t i = 0; i < occupied_count; i++)
@@ -515,11 +587,24 @@ static void counts_decay(float counts[AGES])
 		counts[age] = counts[age] < 1e-30f ? 0 : counts[age] * memory;
 }
 
+static void fresh_add(struct adaptive *adaptive)
+{
+	for (uint32_t kind = 0; kind < CLASSES; kind++)
+		for (uint32_t age = 0; age < AGES; age++) {
+			adaptive->time[kind][age] += adaptive->fresh_time[kind][age];
+			adaptive->touches[kind][age] += adaptive->fresh_touches[kind][age];
+		}
+	memset(adaptive->fresh_time, 0, sizeof(adaptive->fresh_time));
+	memset(adaptive->fresh_touches, 0, sizeof(adaptive->fresh_touches));
+}
+
 static void learn(struct adaptive *adaptive)
 {
 	struct counts pairs[PAIRS] = {0}, all = {0};
 	float pooled[AGES];
 
+	fresh_add(adaptive);
+	cells_learn(&adaptive->cells, first_guess / (float)adaptive->size, memory);
 	for (uint32_t pair = 0; pair < PAIRS; pair++) {
 		counts_add_classes(adaptive, pair_begin(pair), pair_begin(pair + 1), &pairs[pair]);
 		counts_add(&all, pairs[pair].touches, pairs[pair].time);
@@ -540,12 +625,21 @@ static bool list_is_empty(const struct adaptive *adaptive, uint32_t first, uint3
 	return adaptive->entries[first + list].next == first + list;
 }
 
+static uint32_t list_of(const struct eviction *eviction, uint32_t node)
+{
+	const struct adaptive *adaptive = eviction->state;
+	const struct entry *entry = &adaptive->entries[node];
+
+	if (adaptive->by_uses)
+		return AGE_LISTS + cell_of(entry);
+	return class_of(adaptive, entry) * AGES + age_of(adaptive, node_clocks(eviction, node));
+}
+
 static void list_add(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
 	struct entry *entry = &adaptive->entries[node], *head;
-	uint32_t list = class_of(adaptive, entry) * AGES + age_of(adaptive, node_clocks(eviction, node)),
-		 first = eviction->node_count;
+	uint32_t list = list_of(eviction, node), first = eviction->node_count;
 
 	if (list_is_empty(adaptive, first, list))
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
@@ -576,16 +670,32 @@ static void list_drop(struct eviction *eviction, uint32_t node)
 		bitmap_remove(&adaptive->occupied, adaptive->rank[entry->list]);
 }
 
+static void list_change(struct eviction *eviction, uint32_t node)
+{
+	list_drop(eviction, node);
+	list_add(eviction, node);
+}
+
 /* Move a candidate whose age has changed since it was listed. Return false if the age is the same. */
 static bool list_renew(struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
 
-	if (adaptive->entries[node].list % AGES == age_of(adaptive, node_clocks(eviction, node)))
+	if (adaptive->by_uses || adaptive->entries[node].list % AGES == age_of(adaptive, node_clocks(eviction, node)))
 		return false;
-	list_drop(eviction, node);
-	list_add(eviction, node);
+	list_change(eviction, node);
 	return true;
+}
+
+/* Move all candidates whose list has changed, because ages were adapted or the order was. */
+static void lists_change(struct eviction *eviction)
+{
+	const struct adaptive *adaptive = eviction->state;
+
+	for (uint32_t node = bitmap_next(&adaptive->kept, 0); node != BITMAP_NONE;
+		node = bitmap_next(&adaptive->kept, node + 1))
+		if (adaptive->entries[node].listed && adaptive->entries[node].list != list_of(eviction, node))
+			list_change(eviction, node);
 }
 
 static uint32_t adaptive_victim(struct eviction *eviction)
@@ -631,6 +741,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 		.touched = now - node_clocks(eviction, node),
 		.seen = now,
 		.kind = (uint8_t)class_of(adaptive, entry),
+		.cell = (uint8_t)cell_of(entry),
 		.touches = entry->touches,
 		.pause = entry->pause,
 		.used = true,
@@ -649,7 +760,7 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 		if (!ghost->used || ghost->key != eviction->nodes[node].key)
 			continue;
 		ghost_count(eviction, ghost);
-		touch_count(adaptive, ghost->kind, now_of(eviction) - ghost->touched);
+		touch_count(adaptive, ghost->kind, ghost->cell, now_of(eviction) - ghost->touched);
 		entry->pause = pause_after(ghost->touches, ghost->pause, now_of(eviction) - ghost->touched);
 		entry->touches = ghost->touches < UINT8_MAX ? ghost->touches + 1 : UINT8_MAX;
 		entry->grew = ghost->grew;
@@ -711,18 +822,53 @@ static uint32_t looks(uint32_t count, uint32_t step_count)
 	return step_count ? (count + step_count - 1) / step_count : count;
 }
 
+/* Return the fresh touches of kept nodes, if nodes of the highest densities could be kept for `time` in total. */
+static float hits_by_density(const struct adaptive *adaptive, float time)
+{
+	struct hits hits = {.time_left = time};
+
+	for (uint32_t rank = AGE_LISTS; rank-- > 0 && hits.time_left > 0;) {
+		uint32_t kind = adaptive->by_rank[rank] / AGES, age = adaptive->by_rank[rank] % AGES;
+
+		hits_add(&hits, adaptive->fresh_time[kind][age], adaptive->fresh_touches[kind][age]);
+	}
+	return hits.touches;
+}
+
+/*
+ * Choose between the orders by density and by uses, from the hits that each would have had since the last choice. The
+ * order by uses is chosen if the sum of the differences exceeds LEAD_DEVIATIONS standard deviations, and as long as it
+ * is positive. time: of all nodes that were kept since the last choice. Return whether the order changed.
+ */
+static bool order_choose(struct adaptive *adaptive, float time)
+{
+	float more = cells_hits(&adaptive->cells, time) - hits_by_density(adaptive, time);
+	struct lead *lead = &adaptive->lead;
+	bool before = adaptive->by_uses;
+
+	lead->sum = lead->sum * memory + more;
+	lead->square = lead->square * memory + more * more;
+	adaptive->by_uses =
+		lead->sum > 0 && (before || lead->sum * lead->sum > LEAD_DEVIATIONS * LEAD_DEVIATIONS * lead->square);
+	return adaptive->by_uses != before;
+}
+
 static void step(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
 	/* After a reduction of the size of the cache, more nodes can be kept until the next eviction. */
 	uint32_t size = eviction->stats.kept > adaptive->size ? eviction->stats.kept : adaptive->size;
+	bool order_changed;
 
 	nodes_look(eviction, looks(eviction->entered, size / NODES_SHARE));
 	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, size / GHOSTS_SHARE));
 	if (++adaptive->turned < TURN_LEAST || adaptive->turned < size / TURN_SHARE)
 		return;
+	order_changed = order_choose(adaptive, (float)eviction->stats.kept * (float)adaptive->turned);
 	adaptive->turned = 0;
 	learn(adaptive);
+	if (order_changed)
+		lists_change(eviction);
 }
 
 /* ---- the size of the cache ---- */
@@ -785,11 +931,9 @@ static void rescale(struct eviction *eviction, uint32_t size)
 			(size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
 	eviction->stats.ghosts = 0;
 	size_set(adaptive, size);
+	fresh_add(adaptive);
 	counts_rescale(adaptive, shift);
-	for (uint32_t node = bitmap_next(&adaptive->kept, 0); node != BITMAP_NONE;
-		node = bitmap_next(&adaptive->kept, node + 1))
-		if (adaptive->entries[node].listed)
-			list_renew(eviction, node);
+	lists_change(eviction);
 	learn(adaptive);
 	adaptive->turned = 0;
 }
@@ -832,6 +976,7 @@ static int adaptive_init(struct eviction *eviction)
 	if (!adaptive)
 		return -ENOMEM;
 	size_set(adaptive, nodes);
+	cells_begin(&adaptive->cells);
 	adaptive->entries = calloc((size_t)nodes + LISTS, sizeof(*adaptive->entries));
 	adaptive->ghosts = calloc((size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS, sizeof(*adaptive->ghosts));
 	if (!adaptive->entries || !adaptive->ghosts || bitmap_init(&adaptive->occupied, LISTS) ||
@@ -921,9 +1066,10 @@ static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t 
 	struct entry *entry = &adaptive->entries[node];
 	uint64_t clocks = eviction->clock - before;
 	uint32_t age = clocks < CLOCK_FAR ? (uint32_t)clocks : CLOCK_FAR, unseen = now_of(eviction) - entry->seen;
+	uint32_t kind = class_of(adaptive, entry), cell = cell_of(entry);
 
-	time_count(adaptive, class_of(adaptive, entry), age - (unseen < age ? unseen : age), age);
-	touch_count(adaptive, class_of(adaptive, entry), age);
+	time_count(adaptive, kind, cell, age - least(unseen, age), age);
+	touch_count(adaptive, kind, cell, age);
 	entry->seen = now_of(eviction);
 	entry->pause = pause_after(entry->touches, entry->pause, age);
 	entry->touches += entry->touches < UINT8_MAX;
@@ -946,9 +1092,11 @@ static void adaptive_left(struct eviction *eviction, uint32_t node, bool evicted
 static float adaptive_worth(const struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
+	const struct entry *entry = &adaptive->entries[node];
 
-	return adaptive
-		->density[class_of(adaptive, &adaptive->entries[node])][age_of(adaptive, node_clocks(eviction, node))];
+	if (adaptive->by_uses)
+		return adaptive->cells.rates[cell_of(entry)];
+	return adaptive->density[class_of(adaptive, entry)][age_of(adaptive, node_clocks(eviction, node))];
 }
 
 const struct eviction_policy eviction_adaptive = {

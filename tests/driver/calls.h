@@ -185,26 +185,26 @@ static inline void calls_end(int line, const char *what, const char *expected, b
 /*
  * CALLS() - make a call, which must succeed, and compare the driver calls that it makes with a text. The situation is
  * "steady", "always" (also the worst case), or describes a case in which there are more driver calls. ": WHAT" may
- * follow "steady" and "always".
+ * follow "steady" and "always". The other macros do the same, with these differences.
  */
 #define CALLS(call, situation, text) CALLS_RETURN(call, >= 0, text, false, false)
-/* CALLS_MOST() - the same if there may be fewer calls, since they depend on the time or on other threads. */
+/* CALLS_MOST() - the number of driver calls depends on the time or on other threads; the text has the maximum. */
 #define CALLS_MOST(call, situation, text) CALLS_RETURN(call, >= 0, text, true, false)
-/* CALLS_ERROR() - the same for a call that returns this error. */
+/* CALLS_ERROR() - the call must return this error. */
 #define CALLS_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, false, false)
-/* CALLS_MOST_ERROR() - the same for a call that returns this error, if there may be fewer calls. */
+/* CALLS_MOST_ERROR() - the call must return this error, and the text has the maximum. */
 #define CALLS_MOST_ERROR(call, error, situation, text) CALLS_RETURN(call, == error, text, true, false)
 /*
- * CALLS_N() - the same for a situation with a variable n: the counts of the text may be formulas such as "n", "2n" and
- * "n + 1". A test makes the call with several values of n.
+ * CALLS_N() - the counts in the text may be formulas of a variable n, such as "n", "2n" and "n + 1". A test makes the
+ * call with several values of n.
  */
 #define CALLS_N(n, call, situation, text) CALLS_RETURN(call, >= 0, calls_filled(text, n), false, false)
 #define CALLS_N_MOST(n, call, situation, text) CALLS_RETURN(call, >= 0, calls_filled(text, n), true, false)
 #define CALLS_N_ERROR(n, call, error, situation, text) CALLS_RETURN(call, == error, calls_filled(text, n), false, false)
 #define CALLS_N_VOID(n, call, situation, text) CALLS_VOID(call, situation, calls_filled(text, n))
-/* CALLS_ALL() - the same for the calls of all threads, if the other threads make none after the call returns. */
+/* CALLS_ALL() - the driver calls of all threads are compared. Other threads must make none after the call returns. */
 #define CALLS_ALL(call, situation, text) CALLS_RETURN(call, >= 0, text, false, true)
-/* CALLS_VOID() - the same for a function without a result. */
+/* CALLS_VOID() - the call has no result. */
 #define CALLS_VOID(call, situation, text) \
 	do { \
 		calls_begin(false); \

@@ -37,6 +37,10 @@ struct alignas(16) uint4 {
 	uint32_t x, y, z, w;
 };
 
+struct alignas(8) uint2 {
+	uint32_t x, y;
+};
+
 struct alignas(8) float2 {
 	float x, y;
 };
@@ -184,9 +188,32 @@ template <uint32_t element> static inline float emulated_half(uint32_t word, uin
 	return element == ELEMENT_F16 ? float_of_f16(bits) : float_of_bf16(bits);
 }
 
+struct emulated_sums {
+	float d[4];
+};
+
+/*
+ * Add the products of a lane. The loops are unrolled, so that all places are constants. ThreadSanitizer need not check
+ * these reads: the fragments are in memory of the emulator, and emulated_share() has ordered them.
+ */
+static __attribute__((noinline, no_sanitize("thread"))) struct emulated_sums emulated_products(
+	const struct emulated_fragments *all, uint32_t lane, struct emulated_sums sums)
+{
+	const struct emulated_fragments *rows = all + lane / 4 * 4, *columns = all + lane % 4 * 8;
+
+#pragma GCC unroll 16
+	for (uint32_t k = 0; k < 16; k++)
+#pragma GCC unroll 4
+		for (uint32_t i = 0; i < 4; i++)
+			sums.d[i] += rows[k % 8 / 2].a[(i / 2 + k / 8 * 2) * 2 + k % 2] *
+				columns[i % 2 * 4 + k % 8 / 2].b[k / 8 * 2 + k % 2];
+	return sums;
+}
+
 template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-	const uint32_t b[2] = {b0, b1}, lane = threadIdx.x % 32;
+	const uint32_t b[2] = {b0, b1};
+	struct emulated_sums sums;
 	struct emulated_fragments mine;
 	const struct emulated_fragments *all;
 
@@ -195,13 +222,9 @@ template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t
 	for (uint32_t i = 0; i < 4; i++)
 		mine.b[i] = emulated_half<element>(b[i / 2], i);
 	all = (const struct emulated_fragments *)emulated_share("mma", &mine, sizeof(mine));
-	for (uint32_t i = 0; i < 4; i++) {
-		const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-
-		for (uint32_t k = 0; k < 16; k++)
-			d[i] += all[row % 8 * 4 + k % 8 / 2].a[(row / 8 + k / 8 * 2) * 2 + k % 2] *
-				all[column * 4 + k % 8 / 2].b[k / 8 * 2 + k % 2];
-	}
+	sums = emulated_products(all, threadIdx.x % 32, {{d[0], d[1], d[2], d[3]}});
+	for (uint32_t i = 0; i < 4; i++)
+		d[i] = sums.d[i];
 }
 
 #endif

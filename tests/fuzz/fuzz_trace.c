@@ -1,8 +1,11 @@
 /*
  * fuzz_trace.c - arbitrary bytes as a trace of allocations.
  *
- * Method: the input is read alone, and after a valid header line, there also as an incomplete trace. Checked: a
- * rejection names a line. Every event of an accepted trace is consistent. A written trace can be read back unchanged.
+ * Goal: a rejection names a line. Every event of an accepted trace is consistent. A written trace can be read back
+ * unchanged.
+ *
+ * Method: the input is read alone, and after a valid header line. In the second case, it is also read as an incomplete
+ * trace.
  *
  * Requirements: S10.
  */

@@ -616,7 +616,10 @@ static void test_counts_and_faults(void **state)
 	assert_true(gpu_calls(f->gpu, GPU_CALL_CREATE) == before + 2);
 }
 
-/* Two processes. A peer sends a parcel with an rc of 0, or with the line of its failed check and the error text. */
+/*
+ * The following tests use a second process, the peer. It sends a parcel with an rc of 0, or with the line of its failed
+ * check and the error text.
+ */
 
 #define PEER_CHECK(condition) \
 	do { \

@@ -4,9 +4,9 @@
  * Goal: the results of test_lora.c and test_kernels_emulated.c apply to a GPU, and the LoRA kernels approach the memory
  * bandwidth. Method: the cases of lora_cases.h, with memory that is accessed only by copies; quantise, dequantise and
  * block copy are compared with their C references. A table follows with microseconds, bytes and the ratio to the
- * roofline. For comparison, it has one pair of plain products for each adapter (`naive`; not cuBLAS, which would have
- * to be linked) and one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm with the same
- * shapes.
+ * roofline. For comparison, it has one or two pairs of plain products for each adapter (`naive`; not cuBLAS, which
+ * would have to be linked) and one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm with
+ * the same shapes.
  *
  * Times are host times of many launches and one sync, over enough copies of the weights to exceed every cache. The
  * roofline is the bytes (weights once; x; y read and written) divided by the bandwidth of a copy on the device, which
@@ -272,7 +272,7 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 {
 	enum { RUNS_MAX = 4 };
 	uint64_t layer_bytes = 2ull * shape->adapters * shape->rank * (shape->in + shape->out + 256);
-	struct place batch = rig_place(rig, lora_batch_bytes(shape->tokens)), x, y, workspace;
+	struct place batch = rig_place(rig, lora_batch_bytes(shape->tokens, shape->adapters)), x, y, workspace;
 	int32_t adapters[TOKENS_MAX];
 	int pieces;
 
@@ -322,21 +322,32 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 
 enum how { BATCHED, NAIVE, GROUPED };
 
+static void plain_queue(struct rig *rig, const struct lora_args *args, uint32_t first, uint32_t count)
+{
+	struct lora_plain_args plain = {
+		.lora = *args, .piece_first = first, .piece_count = count, .rank_high = LORA_RANK_MAX};
+
+	assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0); /* nothing is launched for 0 pieces */
+}
+
 static void pair_queue(const struct timed *timed, enum how how, uint32_t turn)
 {
 	struct rig *rig = timed->rig;
 	const struct lora_args *args = &timed->args[turn % timed->copies];
-	struct lora_plain_args plain = {.lora = *args, .rank_high = LORA_RANK_MAX};
+	uint32_t adapters = timed->shape.adapters, further = timed->pieces / adapters - 1;
 
 	if (how == BATCHED) {
 		assert_int_equal(lora_shrink_queue(rig->gpu, args, rig->stream), 0);
 		assert_int_equal(lora_expand_queue(rig->gpu, args, rig->stream), 0);
-		return;
+	} else if (how == GROUPED) {
+		plain_queue(rig, args, 0, timed->pieces);
+	} else {
+		/* All adapters have the same number of pieces: one home each, and then the further ones. */
+		for (uint32_t i = 0; i < adapters; i++) {
+			plain_queue(rig, args, i, 1);
+			plain_queue(rig, args, adapters + i * further, further);
+		}
 	}
-	/* Pieces are sorted by adapter, and here all adapters have the same number of pieces. */
-	plain.piece_count = how == GROUPED ? timed->pieces : timed->pieces / timed->shape.adapters;
-	for (plain.piece_first = 0; plain.piece_first < timed->pieces; plain.piece_first += plain.piece_count)
-		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0);
 }
 
 /* pair_us() - return the microseconds of one pair of shrink and expand: the median of five series. */

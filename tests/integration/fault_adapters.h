@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Wait for both copies of the adapter. After a fault they may not be made, and the wait is short. */
+/* Wait for both copies of the adapter. After a fault they might never be made, so the wait is then short. */
 static void copies_await(struct gpool_lora *lora)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};

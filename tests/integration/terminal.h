@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -211,8 +212,13 @@ static inline void terminal_start(
 	t->pid = fork();
 	assert_true(t->pid >= 0);
 	if (t->pid == 0) {
+		sigset_t blocked;
+
 		close(t->fd);
 		login_tty(t->own);
+		/* the program must not rely on the signal mask that it inherits */
+		sigfillset(&blocked);
+		sigprocmask(SIG_SETMASK, &blocked, NULL);
 		setenv("TERM", term, 1);
 		execv(program, arguments);
 		_exit(127);

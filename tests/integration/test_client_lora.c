@@ -1547,7 +1547,7 @@ static void test_a_batch(void **state)
 			x[t][i] = bf16_of_float(rig_normal());
 		memset(y[t], 0, sizeof(y[t]));
 	}
-	assert_true(lora_batch_bytes(TOKENS) <= sizeof(batch));
+	assert_true(lora_batch_bytes(TOKENS, 2) <= sizeof(batch));
 	assert_true(lora_batch_build((struct lora_batch *)(void *)batch, TOKENS, which, TOKENS, 2) > 0);
 	assert_int_equal(posix_memalign((void **)&work, 64, lora_workspace_bytes(TOKENS, RANK_MAX, IN)), 0);
 	memset(work, 0, lora_workspace_bytes(TOKENS, RANK_MAX, IN));

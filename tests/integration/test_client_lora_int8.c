@@ -640,9 +640,10 @@ static bool loaded_unasked(struct gpool_lora *in, uint32_t id)
 }
 
 /*
- * Such a load evicts no content: it fails if there is no page for its table of runs, and lets the CPU expand the pages
- * if there is none for its forms. Method: beside the pages of the adapter, the pool has at first no free page, and then
- * one. A block of another session can be evicted. The session of the adapter has no idle pages.
+ * A load that no caller has requested evicts no content: it fails if there is no page for its table of runs, and lets
+ * the CPU expand the pages if there is none for its forms. Method: in addition to the pages of the adapter, the pool
+ * has at first no free page, and then one. A block of another session can be evicted. The session of the adapter has
+ * no idle pages.
  */
 static void test_unasked_load_evicts_nothing(void **state)
 {

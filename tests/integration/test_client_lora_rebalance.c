@@ -1,9 +1,10 @@
 /*
  * test_client_lora_rebalance.c - load evicted adapters again before they are requested.
  *
- * Goal: if an adapter was used repeatedly and then evicted for others, it is loaded again when memory is free: one
- * adapter at a time, and once for each time that it is used. Adapters that were used once or were unloaded are not
- * loaded again. No load evicts content or runs under pressure. The settings of the group adapters take effect.
+ * Goal: an adapter that was used repeatedly and then evicted for others is loaded again when memory is free. Only one
+ * adapter is loaded at a time, and an adapter is loaded at most once until it is used again. Adapters that were used
+ * once or were unloaded are not loaded again. No load evicts content or runs under pressure. The settings of the group
+ * `adapters` take effect.
  *
  * Method: an engine with adapters and a worker that takes their pages, on a gpoold. In the first test the rebalancing
  * runs on request, so its effect is known.

@@ -216,7 +216,7 @@ static uint32_t starts_recorded(const struct gpool *pool)
 	return starts;
 }
 
-/* A restart uses the file of spilled pages that it was given, so a removed directory does not cost the memory. */
+/* gpoold gets the open file of spilled pages at a restart, so it keeps the pool even if the directory was removed. */
 static void test_a_directory_may_disappear(void **state)
 {
 	char folder[] = "/tmp/gpool-spilled-XXXXXX", text[160];

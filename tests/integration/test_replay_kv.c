@@ -28,7 +28,8 @@ static struct {
 	int first[REQUESTS_MAX + 1];
 	int requests;
 	bool kept[NODES_MAX];
-	double rank[NODES_MAX]; /* the leaf with the lowest one is evicted */
+	int children[NODES_MAX]; /* that are kept */
+	double rank[NODES_MAX];  /* the leaf with the lowest one is evicted */
 	int touched[NODES_MAX], before[NODES_MAX], uses[NODES_MAX];
 	double floor;
 	/* S3-FIFO */
@@ -76,7 +77,13 @@ static void slow_read(void)
 	free(text);
 }
 
-static int slow_needed(int node, int block)
+/*
+ * The searches through all nodes are compiled without sanitizers: they are most of the time of this program, and have
+ * no other indices than those of nodes.
+ */
+#define SEARCH static __attribute__((no_sanitize("address,undefined")))
+
+SEARCH int slow_needed(int node, int block)
 {
 	while (block < slow.block_count && slow.blocks[block] != node)
 		block++;
@@ -87,11 +94,18 @@ enum slow_policy { LRU, OPTIMUM, FIFO, LFU, LRU2, GDSF, S3FIFO, SLOW_POLICIES };
 
 static const char *const slow_names[] = {"lru", "optimum", "fifo", "lfu", "lru2", "gdsf", "s3fifo"};
 
+static void slow_keep(int node, bool keep)
+{
+	if (slow.parents[node] != NOT)
+		slow.children[slow.parents[node]] += keep - slow.kept[node];
+	slow.kept[node] = keep;
+}
+
 static void slow_use(enum slow_policy policy, int node, int block, int capacity)
 {
 	bool kept = slow.kept[node];
 
-	slow.kept[node] = true;
+	slow_keep(node, true);
 	slow.before[node] = slow.touched[node];
 	slow.touched[node] = block + 1;
 	slow.uses[node]++;
@@ -118,17 +132,12 @@ static void slow_use(enum slow_policy policy, int node, int block, int capacity)
 }
 
 /* Return the kept node without a kept child that has the lowest rank, in one queue of S3-FIFO or in all. */
-static int slow_lowest(bool all, bool main)
+SEARCH int slow_lowest(bool all, bool main)
 {
-	static bool has_child[NODES_MAX];
 	int lowest = NOT;
 
-	memset(has_child, 0, sizeof has_child);
 	for (int node = 0; node < slow.count; node++)
-		if (slow.kept[node] && slow.parents[node] != NOT)
-			has_child[slow.parents[node]] = true;
-	for (int node = 0; node < slow.count; node++)
-		if (slow.kept[node] && !has_child[node] && (all || slow.main[node] == main) &&
+		if (slow.kept[node] && !slow.children[node] && (all || slow.main[node] == main) &&
 			(lowest == NOT || slow.rank[node] < slow.rank[lowest]))
 			lowest = node;
 	return lowest;
@@ -151,7 +160,7 @@ static int slow_s3fifo(int capacity, double *rank)
 }
 
 /* Forget the evicted nodes that were used first, so that no more than permitted are remembered. */
-static void slow_forget(int capacity)
+SEARCH void slow_forget(int capacity)
 {
 	for (;;) {
 		int count = 0, oldest = NOT;
@@ -174,7 +183,7 @@ static void slow_evict(enum slow_policy policy, int capacity, double *rank)
 	int node = policy == S3FIFO ? slow_s3fifo(capacity, rank) : slow_lowest(true, false);
 	double value = (int)(slow.rank[node] / 1e6);
 
-	slow.kept[node] = false;
+	slow_keep(node, false);
 	slow.floor = value > slow.floor ? value : slow.floor;
 	if (slow.history != NOT)
 		slow_forget(capacity);
@@ -187,6 +196,7 @@ static void slow_evict(enum slow_policy policy, int capacity, double *rank)
 static void slow_clear(void)
 {
 	memset(slow.kept, 0, sizeof slow.kept);
+	memset(slow.children, 0, sizeof slow.children);
 	memset(slow.touched, 0, sizeof slow.touched);
 	memset(slow.uses, 0, sizeof slow.uses);
 	memset(slow.left, 0, sizeof slow.left);
@@ -389,8 +399,8 @@ static double rate_of(const cJSON *all, int capacity, const char *policy)
 }
 
 /*
- * If the popularity of documents never changes, LFU is the best policy. `adaptive` comes close to it only if it learns
- * from few uses that new blocks, which are seldom used, do not have the rates of popular ones shortly after a use.
+ * If the popularity of documents never changes, LFU is the best policy. `adaptive` comes close to it only if it orders
+ * blocks by their number of uses. In the order by density, it finds 0.015 and 0.010 less.
  */
 static void test_constant_popularity(void **state)
 {
@@ -401,8 +411,25 @@ static void test_constant_popularity(void **state)
 	assert_int_equal(
 		RUN("kv", trace_path, "--blocks", "250,700", "--policy", "adaptive,lfu", "-o", "json", "-q"), 0);
 	all = cJSON_Parse(read_text(tool.out));
-	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") - 0.019);
-	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") - 0.015);
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") - 0.008);
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") - 0.005);
+	cJSON_Delete(all);
+}
+
+/* If the popularity of documents changes, LFU fails, and `adaptive` must return from the order by uses. */
+static void test_changing_popularity(void **state)
+{
+	cJSON *all;
+
+	(void)state;
+	assert_int_equal(RUN("make-kv", "shift", trace_path, "--blocks", "1000", "--requests", "8000"), 0);
+	assert_int_equal(
+		RUN("kv", trace_path, "--blocks", "250,700", "--policy", "adaptive,lfu,lru2", "-o", "json", "-q"), 0);
+	all = cJSON_Parse(read_text(tool.out));
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lru2"));
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lru2") - 0.008);
+	assert_true(rate_of(all, 250, "adaptive") > rate_of(all, 250, "lfu") + 0.09);
+	assert_true(rate_of(all, 700, "adaptive") > rate_of(all, 700, "lfu") + 0.03);
 	cJSON_Delete(all);
 }
 
@@ -589,6 +616,7 @@ int main(void)
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_workloads),
 		cmocka_unit_test(test_constant_popularity),
+		cmocka_unit_test(test_changing_popularity),
 		cmocka_unit_test(test_makes_the_same_again),
 		cmocka_unit_test(test_waste),
 		cmocka_unit_test(test_limit),

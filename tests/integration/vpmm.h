@@ -34,7 +34,7 @@ static inline int attach(void **state)
 	return 0;
 }
 
-/* Attach again with that limit of pages. At the limit, an allocation can only wait for other streams. */
+/* Attach again with a quota of `pages` pages. At the quota, an allocation can only wait for memory of other streams. */
 static inline void attach_anew(uint32_t pages)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -1,4 +1,4 @@
-/* steps.c - the calls of a step path in C, for steps.py, which makes the same calls in Python. */
+/* steps.c - the calls that an engine makes in each step, in C; steps.py makes the same calls in Python. */
 #include <stdint.h>
 #include <time.h>
 

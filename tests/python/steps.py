@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""steps.py - print what the calls of a step path cost in Python and in C, medians of one run; `make bench-python`.
+"""steps.py - print the cost of the calls of an engine's step in Python and in C, medians of a run; `make bench-python`.
 
 usage: steps.py LIBRARY [ROUNDS]      LIBRARY: steps.c, compiled; ROUNDS: default 1000
 

@@ -263,7 +263,7 @@ UNWATCHED static inline void layer_init(
 	layer->scales = calloc(shape->adapter_count, sizeof(*layer->scales));
 	layer->a = calloc(shape->adapter_count, sizeof(*layer->a));
 	layer->b = calloc(shape->adapter_count, sizeof(*layer->b));
-	layer->batch = rig_place(rig, lora_batch_bytes(shape->tokens_max));
+	layer->batch = rig_place(rig, lora_batch_bytes(shape->tokens_max, shape->adapter_count));
 	layer->adapters = rig_place(rig, (uint64_t)shape->adapter_count * layer_stride(shape));
 	layer->x = rig_place(rig, (uint64_t)shape->tokens_max * x_stride * 2);
 	layer->y = rig_place(rig, (uint64_t)shape->tokens_max * y_stride * 2);

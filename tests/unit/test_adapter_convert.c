@@ -192,7 +192,7 @@ static void test_kernels(void **state)
 			.b = kernels_matrix(&images, &module->b, module->out, more_b),
 			.rank = module->rank,
 			.scale = module->scale};
-		struct lora_batch *batch = calloc(1, lora_batch_bytes(1));
+		struct lora_batch *batch = calloc(1, lora_batch_bytes(1, 1));
 		void *workspace = calloc(1, lora_workspace_bytes(1, module->rank, IN));
 		struct lora_args args = {.batch = (uintptr_t)batch,
 			.adapters = (uintptr_t)&adapter,

@@ -103,6 +103,8 @@ static void test_wrong_args_are_refused(void **state)
 	layer_fini(&layer);
 }
 
+enum { BATCH_TOKENS = 2000 };
+
 /* The call cannot refuse invalid values in device memory; they are skipped. */
 static void test_a_wrong_batch_is_left_out(void **state)
 {
@@ -117,7 +119,7 @@ static void test_a_wrong_batch_is_left_out(void **state)
 
 	layer_init(&layer, rig, &shape, ranks);
 	batch = layer.batch.host;
-	piece = (struct lora_piece *)(batch + 1);
+	piece = (struct lora_piece *)(uintptr_t)lora_batch_pieces(batch, 4) + 1; /* the home of adapter 1 */
 	for (int wrong = 0; wrong < 5; wrong++) {
 		lora_batch_build(batch, 4, (const int32_t[]){1, 1, 1, 1}, 4, 2);
 		switch (wrong) {
@@ -134,44 +136,62 @@ static void test_a_wrong_batch_is_left_out(void **state)
 	layer_fini(&layer);
 }
 
+/*
+ * Build a batch, and check that each token with an adapter is in exactly one piece of its adapter, in the adapter's
+ * home if it is the first one.
+ */
+static void batch_check(
+	struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t count)
+{
+	int pieces = lora_batch_build(batch, tokens_max, adapters, tokens, count);
+	uint32_t homes = count <= tokens_max ? count : 0, with = 0, seen = 0;
+	bool done[BATCH_TOKENS] = {false};
+
+	assert_in_range(pieces, homes, lora_pieces_max(tokens_max, count)); /* the maximum for which grids are made */
+	assert_int_equal(pieces, batch->piece_count);
+	for (uint32_t i = 0; i < tokens; i++)
+		with += adapters[i] >= 0;
+	assert_int_equal(batch->token_count, with);
+	assert_int_equal(batch->split, with <= LORA_SPLIT_TOKENS_MAX);
+	for (uint32_t p = 0; p < (uint32_t)pieces; p++) {
+		struct lora_piece piece = lora_batch_pieces(batch, tokens_max)[p];
+
+		if (p < homes)
+			assert_int_equal(piece.adapter, p);
+		if (p >= homes || piece.count) {
+			assert_in_range(piece.count, 1, batch->split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE);
+			assert_int_equal(piece.row, lora_batch_order(batch)[piece.begin]);
+		}
+		seen += piece.count;
+		for (uint32_t i = 0; i < piece.count; i++) {
+			uint32_t token = lora_batch_order(batch)[piece.begin + i];
+
+			assert_true(token < tokens && !done[token]);
+			assert_int_equal(adapters[token], piece.adapter);
+			done[token] = true;
+		}
+	}
+	assert_int_equal(seen, with);
+}
+
 /* Requirements: L7. */
 static void test_batch_build(void **state)
 {
-	enum { TOKENS = 2000 };
+	enum { TOKENS = BATCH_TOKENS };
 	struct rig *rig = *state;
-	struct lora_batch *batch = malloc(lora_batch_bytes(TOKENS));
+	struct lora_batch *batch = malloc(lora_batch_bytes(TOKENS, 50));
 	int32_t adapters[TOKENS];
-	int pieces;
 
 	assert_non_null(batch);
 	for (uint32_t tokens = 0; tokens <= TOKENS; tokens += 1 + rig_random(rig) % 300) {
-		uint32_t count = 1 + rig_random(rig) % 50, seen = 0, with = 0;
-		bool done[TOKENS] = {false};
+		uint32_t count = 1 + rig_random(rig) % 50;
 
 		case_adapters(rig, adapters, tokens, count);
-		for (uint32_t i = 0; i < tokens; i++)
-			with += adapters[i] >= 0;
-		pieces = lora_batch_build(batch, TOKENS, adapters, tokens, count);
-		assert_int_equal(pieces, batch->piece_count);
-		assert_int_equal(batch->token_count, with);
-		assert_int_equal(batch->split, with <= LORA_SPLIT_TOKENS_MAX);
-		for (int p = 0; p < pieces; p++) {
-			struct lora_piece piece = lora_batch_pieces(batch)[p];
-
-			assert_int_equal(piece.begin, seen);
-			assert_in_range(piece.count, 1, batch->split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE);
-			for (uint32_t i = 0; i < piece.count; i++, seen++) {
-				uint32_t token = lora_batch_order(batch, TOKENS)[seen];
-
-				assert_true(token < tokens && !done[token]);
-				assert_int_equal(adapters[token], piece.adapter);
-				done[token] = true;
-			}
-		}
-		assert_int_equal(seen, with);
-		/* the maximum for which grids are made */
-		assert_true(
-			pieces <= (int)((batch->split ? with / LORA_PIECE_SMALL : with / LORA_PIECE_LARGE) + count));
+		batch_check(batch, TOKENS, adapters, tokens, count);
+	}
+	for (uint32_t tokens = 1; tokens < 50; tokens++) { /* fewer tokens than adapters: no homes */
+		case_adapters(rig, adapters, tokens, 50);
+		batch_check(batch, tokens, adapters, tokens, 50);
 	}
 	adapters[0] = 7;
 	assert_int_equal(lora_batch_build(batch, TOKENS, adapters, 1, 7), -EINVAL);

@@ -417,6 +417,77 @@ static void test_scan_does_not_flush(void **state)
 	assert_true(scan_hits("adaptive") > 7000);
 }
 
+/* ---- popularity ---- */
+
+enum { POPULAR = 20000 };
+
+static double shares[POPULAR]; /* of the uses: those of the first keys together, by Zipf's law */
+
+static void shares_make(void)
+{
+	double sum = 0;
+
+	for (uint32_t key = 0; key < POPULAR; key++)
+		sum += 1.0 / (key + 1);
+	for (uint32_t key = 0; key < POPULAR; key++)
+		shares[key] = (key ? shares[key - 1] : 0) + 1.0 / (key + 1) / sum;
+}
+
+static uint32_t popular_any(uint64_t *random)
+{
+	uint32_t low = 0, high = POPULAR - 1;
+	double share;
+
+	*random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	share = (double)(*random >> 11) / 9007199254740992.0;
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+
+		if (shares[middle] < share)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Return the hits of the second half of all uses. After each `phase` uses, other keys are the most popular. */
+static uint32_t popular_hits(const char *policy, uint32_t phase)
+{
+	static struct cache cache;
+	uint64_t random = 7;
+	uint32_t hits = 0;
+
+	shares_make();
+	cache_init(&cache, policy, 1000, 1000);
+	for (uint32_t i = 0; i < USES; i++) {
+		uint32_t key = (popular_any(&random) + i / phase * (POPULAR / 3)) % POPULAR;
+
+		hits += cache_use(&cache, key) && i >= USES / 2;
+	}
+	eviction_destroy(cache.eviction);
+	return hits;
+}
+
+/* The best possible cache keeps the most popular keys. The number of uses says which ones they are. */
+static void test_constant_popularity(void **state)
+{
+	double most;
+
+	(void)state;
+	shares_make();
+	most = USES / 2 * shares[1000 - 1];
+	assert_true(popular_hits("adaptive", USES) > 0.988 * most);
+	assert_true(popular_hits("lru", USES) < 0.88 * most);
+}
+
+/* The number of uses misleads after each change. */
+static void test_changing_popularity(void **state)
+{
+	(void)state;
+	assert_true(popular_hits("adaptive", USES / 5) > 1.05 * popular_hits("lru", USES / 5));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -430,6 +501,8 @@ int main(void)
 		cmocka_unit_test(test_loop_with_nodes_to_spare),
 		cmocka_unit_test(test_loop_with_varying_room),
 		cmocka_unit_test(test_scan_does_not_flush),
+		cmocka_unit_test(test_constant_popularity),
+		cmocka_unit_test(test_changing_popularity),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

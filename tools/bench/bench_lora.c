@@ -46,7 +46,7 @@ static int layer_init(struct layer *layer)
 	int32_t tokens[ADAPTERS];
 
 	*layer = (struct layer){
-		.batch = malloc(lora_batch_bytes(ADAPTERS)),
+		.batch = malloc(lora_batch_bytes(ADAPTERS, ADAPTERS)),
 		.weights = elements_new(2ull * ADAPTERS * RANK_MAX * FEATURES),
 		.x = elements_new(ADAPTERS * FEATURES),
 		.y = elements_new(ADAPTERS * FEATURES),

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """lint_kernels.py - check what nvcc generated for the kernels: no function uses local memory, and each kernel
-has enough loads of 16 bytes in flight.
+has enough loads of 16 bytes in flight, and few loads in sequence before them.
 
 usage: lint_kernels.py local|loads [FOLDER]     FOLDER has the images, build/kernels by default
 
 local: a function keeps its variables in registers. Local memory is memory of the device, so a spilled variable costs
        bandwidth. ptxas reports it when the kernels are built.
-loads: bandwidth requires loads in flight. cuobjdump lists the instructions, see wide_loads_in_flight() in sass.py.
+loads: bandwidth requires loads in flight. cuobjdump lists the instructions, see wide_loads_in_flight() in sass.py. The
+       loads of the LoRA kernels that depend on one another are limited, too; see loads_in_sequence().
 
 Status 1: a function fails the check. Status 77: the kernels or cuobjdump do not exist."""
 
@@ -17,11 +18,13 @@ from pathlib import Path
 
 import sass
 
-# shrink: two tiles of the largest class; expand: the weights of two steps and four parts of y; attention: keys and
+# shrink: tiles of the largest class; expand: the weights of two steps or parts and four parts of y; attention: keys and
 # values of 16 tokens, or of a warp's part of 32.
 WANTED = {"block_copy": 4, "quantise": 4, "dequantise": 4, "kv_write": 4, "lora_shrink": 24, "lora_expand": 12}
 WANTED |= {"attention_decode_64": 8, "attention_decode_128": 16, "attention_decode_256": 32}
 WANTED |= {"attention_prefill_64": 4, "attention_prefill_128": 8, "attention_prefill_256": 16}
+# The piece and the adapter are loaded at once.
+SEQUENCE_MAX = {"lora_shrink": 1, "lora_expand": 1}
 
 
 def local(images: list[Path]) -> list[str]:
@@ -50,6 +53,10 @@ def loads(images: list[Path]) -> list[str]:
             archs.add(code.arch)
             if code.name in WANTED:
                 counts[code.name, code.arch] = sass.wide_loads_in_flight(code.instructions)
+            if code.name in SEQUENCE_MAX:
+                count = sass.loads_in_sequence(code.instructions)
+                if count > SEQUENCE_MAX[code.name]:
+                    errors.append(f"{code.name} {code.arch}: {count} loads in sequence before the weights")
     print(", ".join(f"{name} {arch}: {count}" for (name, arch), count in counts.items()))
     for name, limit in WANTED.items():
         for arch in archs:

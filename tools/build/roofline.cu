@@ -36,21 +36,23 @@ namespace attention_of
 		if (condition) \
 			lora::call(args, job, block_memory); \
 	}
-#define SHRINK(tokens, ranks, m, n) \
-	LORA(shrink_##tokens##_##ranks, lora::shrink_job_get(args, job), shrink<m LORA_COMMA n>)
-#define EXPAND(ranks, k) LORA(expand_##ranks, lora::job_get(args, blockIdx.x, job), expand<ELEMENT_F16 LORA_COMMA k>)
+#define SHRINK(tokens, ranks) \
+	LORA(shrink_##tokens##_##ranks, lora::shrink_job_get(args, job), shrink<tokens / 8 LORA_COMMA ranks / 8>)
+#define EXPAND(ranks) \
+	LORA(expand_##ranks, lora::job_get(args, blockIdx.x, true, job), expand<ELEMENT_F16 LORA_COMMA ranks>)
 #define LORA_COMMA ,
 
-SHRINK(16, 8, 1, 1)
-SHRINK(16, 16, 1, 2)
-SHRINK(16, 32, 1, 4)
-SHRINK(64, 8, 4, 1)
-SHRINK(64, 16, 4, 2)
-SHRINK(64, 32, 4, 4)
-EXPAND(16, 1)
-EXPAND(32, 2)
-EXPAND(64, 4)
-EXPAND(128, 8)
+SHRINK(8, 8)
+SHRINK(8, 16)
+SHRINK(8, 32)
+SHRINK(64, 8)
+SHRINK(64, 16)
+SHRINK(64, 32)
+EXPAND(8)
+EXPAND(16)
+EXPAND(32)
+EXPAND(64)
+EXPAND(128)
 
 extern "C" __global__ void __launch_bounds__(256, 2) quantise_f16(const struct quantise_args args)
 {

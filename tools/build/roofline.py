@@ -17,18 +17,22 @@ import sass
 ASSUMPTIONS = """\
 Nothing here is measured. Workload: 64 tokens with 64 adapters of rank R, in a layer of 4096 x 11008, fp16; copies of 64
 MB in blocks of 64 KB; 32 M elements from and to int8, in groups of 128. Attention of 32 heads, with 8 heads of keys and
-values: decode of 64 sequences of 4,096 tokens, and of one of 131,072; prefill of one sequence of 4,096 tokens.
+values: decode of 64 sequences of 4,096 tokens, and of one of 131,072; prefill of one sequence of 4,096 tokens. LoRA:
+each adapter has one token, batches have at most 64 adapters of at most rank R, and no matrix crosses the end of a page.
 
-bound      bytes / bandwidth of the data sheet. Each byte is moved once; content of the caches is not reused.
+bound      bytes / bandwidth of the data sheet. Each byte is moved once; content of the caches is not reused. The sums
+           that the kernels store for each other remain in the second-level cache and are not counted.
 in flight  bytes that all resident threads have requested at once: the loads of 16 bytes that a thread issues before it
            uses one (sass.py), on as many thread blocks as registers and shared memory permit.
 memory     bytes / the smaller of the bandwidth and in flight / 700 ns, the latency under load; the last thread blocks,
            which do not fill the GPU, have less in flight.
 issue      instructions of a warp, with the loop that loads once per iteration; one instruction per cycle and scheduler,
            four schedulers per multiprocessor. Branches that are not executed, such as those for partial tiles, are
-           counted too, so this is an upper limit.
-estimate   least: memory, one latency under load, and 350 ns for each further load that another one depends on; most:
-           the same with the larger of memory and issue. The launch itself is not included. The last two columns are
+           counted too, and so are instructions that only some warps execute, so this is an upper limit.
+sequence   loads that a warp executes one after another before its main loads, read from the instructions for LoRA
+           (sass.py) and assumed for the others; and loads, atomic operations and stores afterwards.
+estimate   least: memory, one latency under load, and 350 ns for each load in sequence; most: the same with the larger
+           of memory and issue. The launches, and thread blocks without work, are not included. The last two columns are
            the estimates divided by the bound.
 prefill    bound: tensor operations at the dense rate of the data sheet, without the tokens that a query does not use.
            estimate: the largest of the tensor operations, at this rate, and the loads from shared memory, 128 bytes per
@@ -67,43 +71,45 @@ class Launch:
     threads: int
     shared: int  # bytes per thread block
     iterations: float  # of the loop that loads
-    dependent: int  # loads that wait for another one, or atomic operations, before and after that loop
+    after: int  # loads, atomic operations and stores that wait for another one, after that loop
+    before: int | None = None  # the same before that loop; None: read from the instructions
 
 
 def launches(rank: int) -> tuple[Launch, Launch]:
     """Return the two launches of a decoding step; the shapes are those of cuda/kernels/lora.c."""
     columns, outputs, adapters = 4096, 11008, 64
     tiles, eights = columns // 128, 1 if rank <= 8 else 2 if rank <= 16 else 4
-    ranks = next(r for r in (16, 32, 64, 128) if rank <= r)
+    ranks = next(r for r in (8, 16, 32, 64, 128) if rank <= r)
+    late = rank <= 32  # expand adds the splits
     shrink = Launch(
-        f"shrink_16_{eights * 8}",
+        f"shrink_8_{eights * 8}",
         "lora_shrink",
         adapters * 2 * (rank * columns + columns),
-        adapters * 16 * math.ceil(rank / 32),
+        adapters * 8 * math.ceil(rank / 32),
         128,
-        max(2 * (eights + 2) * 128 * 16, 16 + 16 * 4 * (eights * 8 + 8) * 4),
-        tiles // 16 + 2,
-        5,  # piece, adapter; counter, partial sums of the other splits, sums
+        max(4 * (eights + 2) * 128 * 16, 16 + 4 * eights * 8 * 18 * 4),
+        tiles // 8,
+        1 if late else 3,  # [counter, partial sums of the other splits,] sums
     )
     expand = Launch(
         f"expand_{ranks}",
         "lora_expand",
         adapters * 2 * (rank * outputs + 2 * outputs),
-        adapters * outputs // 256,
+        adapters * math.ceil(outputs / (512 if rank <= 16 else 256)),
         128,
-        16 * (4 + 4 * (ranks + 8)),
+        16 * (4 + 4 * ranks),
         max(1, ranks / 32),
-        2,  # piece, adapter
+        0,
     )
     return shrink, expand
 
 
 COPIES = (
-    Launch("block_copy", "block_copy", 2 * (64 << 20), 1024 * 5, 256, 0, 1, 1),
-    Launch("quantise_f16", "quantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 128 / 8 / (2112 * 8), 0),
+    Launch("block_copy", "block_copy", 2 * (64 << 20), 1024 * 5, 256, 0, 1, 0, 1),
+    Launch("quantise_f16", "quantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 128 / 8 / (2112 * 8), 0, 0),
     # 4,096 tokens with 8 heads of 128
-    Launch("kv_write_f16", "kv_write", 2 * 32768 * (128 * 3 + 2), 64 * 8 * 2, 256, 0, 1, 1),
-    Launch("dequantise_f16", "dequantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 64 / (2112 * 256), 0),
+    Launch("kv_write_f16", "kv_write", 2 * 32768 * (128 * 3 + 2), 64 * 8 * 2, 256, 0, 1, 0, 1),
+    Launch("dequantise_f16", "dequantise", 32e6 * (3 + 2 / 128), 2112, 256, 0, 32e6 / 64 / (2112 * 256), 0, 0),
 )
 
 
@@ -126,7 +132,8 @@ def decoding(size: int, int8: bool, sequences: int, tokens: int) -> Launch:
         warps * 32,
         max(slots, 16 + warps * 16 * (size + 6) * 4),
         tokens / splits / (16 * warps) + 1,
-        5,  # sequence, number of the block, queries; counter, results of the other splits
+        2,  # counter, results of the other splits
+        3,  # sequence, number of the block, queries
     )
 
 
@@ -136,6 +143,7 @@ class Estimate:
     memory: float
     issue: float
     fixed: float  # latencies
+    sequence: int
     resident: int  # thread blocks per multiprocessor
     loads: int
     instructions: float
@@ -170,12 +178,14 @@ def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estim
         memory += wanted / min(gpu.bandwidth, in_flight / LOADED)
         left -= blocks
     count = instructions(code, launch.iterations)
+    before = sass.loads_in_sequence(code.instructions) if launch.before is None else launch.before
     issue = count * warps * launch.blocks / (gpu.processors * 4 * gpu.clock)
     return Estimate(
         launch.size / gpu.bandwidth,
         memory,
         issue,
-        LOADED + launch.dependent * IDLE,
+        LOADED + (before + launch.after) * IDLE,
+        before + launch.after,
         resident,
         loads,
         count,
@@ -187,9 +197,10 @@ def line(label: str, total: list[Estimate]) -> str:
     bound = sum(e.bound for e in total)
     least = sum(e.memory + e.fixed for e in total)
     most = sum(max(e.memory, e.issue) + e.fixed for e in total)
-    first, shape = total[0], " " * 44
+    first, shape = total[0], " " * 54
     if len(total) == 1:
-        shape = f"{first.resident:>12}{first.loads:>7}{first.instructions:>14.0f}{first.in_flight / 1e6:>11.1f}"
+        shape = f"{first.resident:>12}{first.loads:>7}{first.sequence:>10}"
+        shape += f"{first.instructions:>14.0f}{first.in_flight / 1e6:>11.1f}"
     times = (bound, sum(e.memory for e in total), sum(e.issue for e in total), least, most)
     return (
         f"{label:<22}{shape}"
@@ -199,8 +210,10 @@ def line(label: str, total: list[Estimate]) -> str:
 
 
 HEADING = (
-    f"{'':22}  blocks per  loads  instructions  in flight   bound  memory   issue   estimate, us  estimate/bound\n"
-    f"{'':22}   processor                             MB      us      us      us   least    most   least    most"
+    f"{'':22}  blocks per  loads  sequence  instructions  in flight"
+    "   bound  memory   issue   estimate, us  estimate/bound\n"
+    f"{'':22}   processor                                       MB"
+    "      us      us      us   least    most   least    most"
 )
 
 
@@ -256,7 +269,7 @@ def main() -> int:
     tool = sass.cuobjdump()
     image = sass.ROOT / "build" / "roofline" / "roofline.fatbin"
     if not tool or not image.exists():
-        print("the kernels or cuobjdump were not found: `make roofline` needs nvcc, and tools/build/format cuobjdump")
+        print("the kernels or cuobjdump were not found; install nvcc, and run `make lint`, which installs cuobjdump")
         return 77
     codes = {(code.arch, code.name): code for code in sass.codes(tool, image)}
     usages = {}

@@ -3,6 +3,7 @@ cuobjdump prints them. lint_kernels.py and roofline.py use it."""
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import shutil
@@ -64,6 +65,7 @@ class Instruction:
     address: int
     name: str
     operands: str
+    guarded: bool  # it is executed only if a predicate is true
 
     @cached_property
     def wide_load(self) -> bool:
@@ -100,8 +102,8 @@ def codes(tool: str, image: Path) -> list[Code]:
     arch = ""
     for line in listing.splitlines():
         if ";" in line:
-            if match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*([^;]*);", line):
-                found[-1].instructions.append(Instruction(int(match[1], 16), match[2], match[3]))
+            if match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*([^;]*);", line):
+                found[-1].instructions.append(Instruction(int(match[1], 16), match[3], match[4], bool(match[2])))
         elif match := re.search(r"code for (sm_\w+)", line):
             arch = match[1]
         elif match := re.search(r"Function : (\w+)", line):
@@ -113,6 +115,42 @@ def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
     """Return the bodies of the loops: the instructions from the target of each jump back to the jump."""
     backward = [(each.jumps_to, each.address) for each in instructions if each.jumps_to is not None]
     return [[each for each in instructions if begin <= each.address <= end] for begin, end in backward if begin < end]
+
+
+def loads_in_sequence(instructions: list[Instruction]) -> int:
+    """Return the least number of loads that a kernel with tensor operations executes one after another before its main
+    loads, which are its first asynchronous copy, or the loads for its first tensor operation.
+
+    A warp issues instructions in order, so the first use of a loaded register delays all instructions that follow. Of
+    the paths to the main loads, the one with the fewest loads in sequence counts. Loads of less than 16 bytes under a
+    condition are not counted."""
+    copies = any(each.wide_copy for each in instructions)
+    place = {each.address: i for i, each in enumerate(instructions)}
+    # Number of loads that have ended, position, and the loads in flight: the numbers of their registers, and the
+    # number of loads that have ended when they end.
+    paths: list[tuple[int, int, list[tuple[int, int, int]]]] = [(0, 0, [])]
+    seen: set[tuple[int, tuple[tuple[int, int, int], ...]]] = set()
+    while paths:
+        ended, at, flying = heapq.heappop(paths)
+        if (at, tuple(flying)) in seen or at >= len(instructions):
+            continue
+        seen.add((at, tuple(flying)))
+        each = instructions[at]
+        used = [int(number) for number in re.findall(r"\bR(\d+)", each.operands)]
+        ended = max([ended, *(end for first, last, end in flying if any(first <= r <= last for r in used))])
+        if each.wide_copy:
+            return ended
+        if each.name.startswith("HMMA") and not copies:
+            return ended - 1
+        flying = [load for load in flying if load[2] > ended]
+        if each.name.startswith(("LDG.", "LD.")) and used and (each.wide_load or not each.guarded):
+            width = 4 if each.wide_load else 2 if ".64" in each.name else 1
+            flying.append((used[0], used[0] + width - 1, ended + 1))
+        if each.jumps_to in place:
+            heapq.heappush(paths, (ended, place[each.jumps_to], flying))
+        if each.guarded or not each.name.startswith(("BRA", "EXIT", "RET")) or "," in each.operands:
+            heapq.heappush(paths, (ended, at + 1, flying))
+    return 0
 
 
 def wide_loads_in_flight(instructions: list[Instruction]) -> int:

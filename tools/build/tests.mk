@@ -45,14 +45,14 @@ asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 # -Wno-maybe-uninitialized: without optimization, the compiler cannot see what a function reads, and warns of many
 # initialized variables.
 COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold adapter_convert adapter_int8 attention element_rows kernels_emulated lora)) \
-	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
+	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8 replay_kv client_lora_tails))
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
 
 # Integration tests with pages of 4 MB, for `tests/run large-pages`.
 $(B)/obj/large_pages/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -O0 -Wno-maybe-uninitialized -DTEST_PAGES_4MB -MMD -MP -c -o $@ $<
-$(B)/tests/large_pages_%: $(B)/obj/large_pages/tests/integration/%.o $(call obj,$(wildcard tests/lib/*.c)) $(AGENT_LIB_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
+$(B)/tests/large_pages_%: $(B)/obj/large_pages/tests/integration/%.o $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libagent.a $(B)/libgpool_lora.a $(B)/libgpool.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) $(TEST_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 .PRECIOUS: $(B)/obj/large_pages/%.o
@@ -79,7 +79,7 @@ driver-double: $(B)/tests/driver/libcuda.so.1 $(B)/tests/driver/libnvidia-ml.so.
 # Fuzz programs are built only with CONFIG=fuzz. They use clang's libFuzzer, on the same code as the other programs.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
-$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
+$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libagent.a $(B)/libgpool_lora.a $(B)/libgpool.a
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) $$(TEST_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ -lcjson $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))

@@ -46,8 +46,8 @@ void pieces_add(struct pieces *pieces, enum piece_kind kind, uint32_t pool, uint
 void pieces_sort(struct pieces *pieces);
 
 /*
- * keeper_pid() - return the process in DIR/gpoold.pid, or -ENOENT (no such file), -EACCES, -EBADMSG (not a number),
- * -ESRCH (no such process).
+ * keeper_pid() - return the pid in DIR/gpoold.pid, or -ENOENT (no such file), -EACCES, -EBADMSG (not a number), -ESRCH
+ * (no such process).
  */
 pid_t keeper_pid(const char *directory);
 

@@ -25,7 +25,7 @@ enum {
 static struct {
 	SCREEN *terminal;
 	bool colors, reverse;
-	sigset_t before;
+	sigset_t before; /* the signal mask while it waits for keys */
 } screen;
 
 static volatile sig_atomic_t ended;
@@ -49,6 +49,10 @@ static void signals_take(void)
 	}
 	sigaddset(&held, SIGWINCH);
 	sigprocmask(SIG_BLOCK, &held, &screen.before);
+	/* the process that started this one may have blocked them */
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+		sigdelset(&screen.before, ends[i]);
+	sigdelset(&screen.before, SIGWINCH);
 }
 
 int screen_open(bool color)

@@ -125,10 +125,10 @@ int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 
 /*
- * lora_fixed_loads() - compute, for comparison, the loads of a fixed choice: the adapters with the most requests per
- * byte stay resident after their first load, and every other request needs a load. Requests are drawn independently, so
- * this is the expected optimum without knowledge of the future, except for requests that wait together. Return: 0 and
- * *loads, or -ENOMEM.
+ * lora_fixed_loads() - compute, for comparison, the loads of a fixed choice. The adapters for which most loads per byte
+ * are avoided stay resident after their first load; each request for another adapter needs a load. For requests that
+ * are drawn independently, this is the expected optimum without knowledge of the future, except for requests that wait
+ * together. Return: 0 and *loads, or -ENOMEM.
  */
 int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
 

@@ -61,59 +61,59 @@ struct lora_files {
 };
 
 /*
- * adapter_create() - Read the headers of an adapter in a folder. Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with
+ * adapter_create() - read the headers of an adapter in a folder. Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with
  * a reason.
- * adapter_create_memory() - Likewise, with two sealed files. The adapter closes them; after an error the caller does.
- * adapter_unref() - Drop a reference; under the lock.
+ * adapter_create_memory() - the same for two sealed files. The adapter closes them; after an error the caller does so.
+ * adapter_unref() - drop a reference; under the lock.
  */
 int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason);
 int adapter_create_memory(const char *name, const int memory[2], struct adapter **adapter, struct reason *reason);
 void adapter_unref(struct adapter *adapter);
 
 /*
- * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
+ * adapter_know() - check that the files have not changed since they were registered, and derive layout and names.
  * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls (in memory: none), and
  * several hundred microseconds at the first call and after each change that stat(2) reports.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
-/* adapter_pages() - Compute the number of pages of an adapter from its headers. Return: as adapter_know(). */
+/* adapter_pages() - compute the number of pages of an adapter from its headers. Return: as adapter_know(). */
 int adapter_pages(const struct gpool_lora *lora, struct adapter *adapter, uint32_t *pages, struct reason *reason);
 /*
- * adapter_has_tail() - Return: true if the last page of a known adapter is not part of its object (tails.h).
- * adapter_has_object() - Return: false if this is its only page, because an object has at least one page.
+ * adapter_has_tail() - return true if the last page of a known adapter is not part of its object (tails.h).
+ * adapter_has_object() - return false if this is its only page, because an object has at least one page.
  */
 bool adapter_has_tail(const struct gpool_lora *lora, const struct adapter *adapter);
 bool adapter_has_object(const struct gpool_lora *lora, const struct adapter *adapter);
-/* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
+/* adapter_files() - open the files, check them, and read their headers. Return: as adapter_know(). */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /*
- * adapter_unchanged() - Check that open files have not changed since they were registered. Return: 0, -EINVAL, -EIO,
+ * adapter_unchanged() - check that open files have not changed since they were registered. Return: 0, -EINVAL, -EIO,
  * -ENOMEM.
  */
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason);
 /*
- * adapter_refuse() - Insert the folder of the adapter, if it has one, into the reason of an error of its files. Return:
+ * adapter_refuse() - insert the folder of the adapter, if it has one, into the reason of an error of its files. Return:
  * error.
  */
 int adapter_refuse(const struct adapter *adapter, int error, struct reason *reason);
 void files_close(struct lora_files *files);
 
 /*
- * adapter_form() - Decide the form of the pages. If int8 is requested, the loss is measured once, because all objects
+ * adapter_form() - decide the form of the pages. If int8 is requested, the loss is measured once, because all objects
  * of a key must have the same bits, whatever their source. Return: 0, or as int8_loss_measure().
  */
 int adapter_form(
 	struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason);
 /*
- * adapter_page() - Round an image of convert_page() as the form requires. form: receives the form, [cold_page_bytes()];
+ * adapter_page() - round an image of convert_page() as the form requires. form: receives the form, [cold_page_bytes()];
  * may be NULL if the form is COLD_PLAIN.
  */
 void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form);
 
 /*
- * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: it cannot be opened, or was made from other
+ * adapter_cold() - open the cold file of an adapter. Return: 0; -ENOENT: it cannot be opened, or was made from other
  * files or with other options; or as cold_open().
- * adapter_cold_end() - Close it.
+ * adapter_cold_end() - close it.
  */
 int adapter_cold(
 	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);

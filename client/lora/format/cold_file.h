@@ -86,21 +86,21 @@ static inline uint64_t cold_align(uint64_t bytes)
 	return (bytes + COLD_ALIGN - 1) / COLD_ALIGN * COLD_ALIGN;
 }
 
-/* cold_page_bytes() - Return the size of a page in a form. All pages except the last have the same size. */
+/* cold_page_bytes() - return the size of a page in a form. All pages except the last have the same size. */
 uint64_t cold_page_bytes(const struct adapter_layout *layout, enum cold_form form, uint32_t page);
 uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form form, uint32_t first, uint32_t pages);
 
 /* ---- write ---- */
 
 /*
- * cold_source_of() - Identify the files of an adapter, by adapter_config.json and the header of the weights. Call it
+ * cold_source_of() - identify the files of an adapter, by adapter_config.json and the header of the weights. Call it
  * before peft_read(), so that a later change is detected. Sealed weights are read completely.
  * Return: 0; -EINVAL, with a reason: they are not the files of an adapter; -EIO, with a reason; -ENOMEM.
  */
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);
 
 /*
- * cold_write() - Write the file `name` in the folder. If `int8` is set and the loss is at most INT8_LOSS_MAX, the pages
+ * cold_write() - write the file `name` in the folder. If `int8` is set and the loss is at most INT8_LOSS_MAX, the pages
  * are stored in int8, otherwise plain. The file is compressed if this reduces its first group by at least a third.
  *
  * @convert: with the file of weights that `source` identifies
@@ -119,24 +119,24 @@ int cold_write(const struct convert *convert, const struct cold_source *source, 
 /* ---- read ---- */
 
 /*
- * cold_open() - Read and check the head of a file, which may be open with O_DIRECT. Groups are not read.
+ * cold_open() - read and check the head of a file, which may be open with O_DIRECT. Groups are not read.
  * Return: 0, and cold_close() must be called; -EINVAL, with a reason: not a cold file, another version, incomplete, or
  * damaged; -EIO; -ENOMEM.
  */
 int cold_open(int fd, struct cold_file *file, struct reason *reason);
 void cold_close(struct cold_file *file);
 
-/* cold_is_of() - Check whether a file was made from `source`. */
+/* cold_is_of() - check whether a file was made from `source`. */
 bool cold_is_of(const struct cold_file *file, const struct cold_source *source);
 
 /*
- * cold_group_read() - Read a group as it is stored. stored: [cold_align(group->bytes)], aligned to COLD_ALIGN. Return:
+ * cold_group_read() - read a group as it is stored. stored: [cold_align(group->bytes)], aligned to COLD_ALIGN. Return:
  * 0, -EIO. Other ways to read, such as io_uring, use the offset and the bytes of the group.
  */
 int cold_group_read(const struct cold_file *file, uint32_t group, void *stored);
 
 /*
- * cold_group_expand() - Check a stored group, and decompress it.
+ * cold_group_expand() - check a stored group, and decompress it.
  * @stored: [cold_align(group->bytes)]; if it changes during the call, the call may succeed, but cold_page_expand() then
  *          fails
  * @room:   [cold_pages_bytes()] for decompressed data; may be NULL if group->codec is COLD_RAW
@@ -147,19 +147,19 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 	struct reason *reason);
 
 /*
- * cold_page_expand() - Expand the form of a page to its image. form: from the result of cold_group_expand(). image:
+ * cold_page_expand() - expand the form of a page to its image. form: from the result of cold_group_expand(). image:
  * [page_bytes]. Return: 0; -EINVAL, with a reason: the image does not match its checksum; -ENOMEM.
  */
 int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason);
 
-/* cold_forms_have_checksums() - Return: true if a form can be checked without expanding it. */
+/* cold_forms_have_checksums() - return true if a form can be checked without expanding it. */
 static inline bool cold_forms_have_checksums(const struct cold_file *file)
 {
 	return file->groups || file->form_checksums;
 }
 
 /*
- * cold_page_copy() - Copy the form of a page, for a caller that expands it by other means. form: as for
+ * cold_page_copy() - copy the form of a page, for a caller that expands it by other means. form: as for
  * cold_page_expand(). Without form_checksums, only cold_group_expand() has checked the form. The checksum of the image
  * is not used. Return: 0; -EINVAL, with a reason: the copy does not match its checksum.
  */

@@ -31,7 +31,7 @@ struct convert {
 };
 
 /*
- * convert_open() - Prepare the conversion. peft, layout (of pack_make() with the same peft) and fd (the file of
+ * convert_open() - prepare the conversion. peft, layout (of pack_make() with the same peft) and fd (the file of
  * weights) must stay valid until convert_close().
  * Return: 0; -EINVAL, with a reason: the size of the file has changed; -EIO; -ENOMEM.
  */
@@ -40,14 +40,14 @@ int convert_open(const struct peft *peft, const struct adapter_layout *layout, i
 void convert_close(struct convert *convert);
 
 /*
- * convert_page() - Make the image of a page: tiles in the layout's element, with zeros between them. image:
+ * convert_page() - make the image of a page: tiles in the layout's element, with zeros between them. image:
  * [page_bytes]. Return: 0; -EINVAL, with a reason: a weight is infinite, not a number, or out of range for the element;
  * -EIO. After an error the image is undefined.
  */
 int convert_page(const struct convert *convert, uint32_t page, void *image, struct reason *reason);
 
 /*
- * convert_tiles() - Convert `tiles` tiles of one matrix, beginning with `tile`; at most as many as fit in a page. to:
+ * convert_tiles() - convert `tiles` tiles of one matrix, beginning with `tile`; at most as many as fit in a page. to:
  * [tiles] tiles. Return: as convert_page().
  */
 int convert_tiles(const struct convert *convert, const struct convert_piece *piece, void *to, struct reason *reason);

@@ -27,7 +27,7 @@ struct parse {
 
 /* ---- values ---- */
 
-/* Return: true if the current value is a member of the object, or of an object in it. */
+/* Return true if the current value is a member of the object, or of an object in it. */
 static bool is_stored(const struct parse *parse)
 {
 	if (!parse->object->is_object || !parse->depth || parse->depth > DEPTH_STORED)

@@ -35,21 +35,21 @@ struct json_object {
 };
 
 /*
- * json_object_parse() - Read `text`, which has `bytes` bytes. Return: 0, and json_object_free() must be called;
+ * json_object_parse() - read `text`, which has `bytes` bytes. Return: 0, and json_object_free() must be called;
  * -EINVAL: not JSON, because of byte *at; -E2BIG: a limit is exceeded at byte *at; -ENOMEM.
  */
 int json_object_parse(const char *text, size_t bytes, struct json_object *object, size_t *at);
 void json_object_free(struct json_object *object);
 
-/* json_find() - Return the first member of the object with this key, or NULL. */
+/* json_find() - return the first member of the object with this key, or NULL. */
 const struct json_value *json_find(const struct json_object *object, const char *key);
 
 /*
- * json_next() - Return the next value of the same depth, or NULL after the last. The first value of depth 1 is
+ * json_next() - return the next value of the same depth, or NULL after the last. The first value of depth 1 is
  * object->values. The first value of depth 2 follows its parent; see json_child().
  */
 const struct json_value *json_next(const struct json_object *object, const struct json_value *value);
-/* json_child() - Return the first member of a value of depth 1 that is an object, or NULL. */
+/* json_child() - return the first member of a value of depth 1 that is an object, or NULL. */
 const struct json_value *json_child(const struct json_object *object, const struct json_value *value);
 
 #endif

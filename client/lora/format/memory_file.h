@@ -11,13 +11,13 @@
 #include "client/lora/format/reason.h"
 
 /*
- * memory_file_of() - Make a file with a copy of `bytes`. name: for error texts. Return: 0 and *fd, which the caller
+ * memory_file_of() - make a file with a copy of `bytes`. name: for error texts. Return: 0 and *fd, which the caller
  * closes; -EMFILE, -ENOMEM, -ENOSPC (no memory), -EFAULT (the bytes cannot be read), with a reason.
  */
 int memory_file_of(const char *name, const void *bytes, uint64_t length, int *fd, struct reason *reason);
 
 /*
- * memory_file_of_arrays() - Make a safetensors file of arrays. Equal arrays in any order make equal files. Names are
+ * memory_file_of_arrays() - make a safetensors file of arrays. Equal arrays in any order make equal files. Names are
  * not checked here, but by the reader. Return: as memory_file_of(); -EINVAL: an invalid array, with a reason.
  */
 int memory_file_of_arrays(const struct gpool_lora_array *arrays, uint32_t count, int *fd, struct reason *reason);

@@ -13,13 +13,13 @@
 #include "shm/adapter_layout.h"
 
 /*
- * pack_element() - Return the default element: fp16 if all weights are F16, otherwise bf16. F32 becomes bf16, whose
+ * pack_element() - return the default element: fp16 if all weights are F16, otherwise bf16. F32 becomes bf16, whose
  * range is almost the same. Most models use bf16, and the kernels need weights of the model's type.
  */
 enum adapter_element pack_element(const struct peft *peft);
 
 /*
- * pack_make() - Make a layout, which pack_free() frees. page_bytes: a power of two, 512 KiB to 4 MiB.
+ * pack_make() - make a layout, which pack_free() frees. page_bytes: a power of two, 512 KiB to 4 MiB.
  * Return: 0; -EINVAL, with a reason: the number of pages or the layout exceeds a limit; -ENOMEM.
  */
 int pack_make(const struct peft *peft, uint32_t page_bytes, enum adapter_element element, struct adapter_layout *layout,

@@ -53,7 +53,7 @@ struct peft {
 };
 
 /*
- * peft_read() - Read the headers of an adapter from two descriptors of regular files. Return: 0, and peft_free() must
+ * peft_read() - read the headers of an adapter from two descriptors of regular files. Return: 0, and peft_free() must
  * be called; -EINVAL, with a reason; -EIO; -ENOMEM.
  */
 int peft_read(int config_fd, int weights_fd, struct peft *peft, struct reason *reason);

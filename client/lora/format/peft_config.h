@@ -34,18 +34,18 @@ struct peft_config {
 };
 
 /*
- * peft_config_parse() - Read a configuration. text: [bytes]. Return: 0, and peft_config_free() must be called;
+ * peft_config_parse() - read a configuration. text: [bytes]. Return: 0, and peft_config_free() must be called;
  * -EINVAL, with a reason; -ENOMEM.
  */
 int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *config, struct reason *reason);
-/* peft_config_size() - Get and check the size of the file. Return: 0; -EINVAL, with a reason; -EIO. */
+/* peft_config_size() - get and check the size of the file. Return: 0; -EINVAL, with a reason; -EIO. */
 int peft_config_size(int fd, uint64_t *bytes, struct reason *reason);
-/* peft_config_read() - Read a configuration from a file. Return: as peft_config_parse(), or -EIO. */
+/* peft_config_read() - read a configuration from a file. Return: as peft_config_parse(), or -EIO. */
 int peft_config_read(int fd, struct peft_config *config, struct reason *reason);
 void peft_config_free(struct peft_config *config);
 
 /*
- * peft_config_rank(), peft_config_alpha() - Get the rank or alpha that the configuration has for the module with this
+ * peft_config_rank(), peft_config_alpha() - get the rank or alpha that the configuration has for the module with this
  * path. Return: 0; -EINVAL: an expression needs too many steps for this path. Cost: expressions are tried up to the
  * first that matches, with at most PEFT_PATTERN_STEPS steps each.
  */

@@ -14,24 +14,24 @@ struct reason {
 
 enum { REASON_NAME_BYTES = 100 };
 
-/* refuse() - Write a reason, which may be NULL. Return: -EINVAL, which the caller can return. */
+/* refuse() - write a reason, which may be NULL. Return: -EINVAL, which the caller can return. */
 int refuse(struct reason *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* refuse_in() - Insert the name of a file at the beginning of a reason. */
+/* refuse_in() - insert the name of a file at the beginning of a reason. */
 void refuse_in(struct reason *reason, const char *file);
 
 /*
- * refuse_in_folder() - Insert the folder of an adapter at the beginning of a reason: if the reason begins with the name
+ * refuse_in_folder() - insert the folder of an adapter at the beginning of a reason: if the reason begins with the name
  * of a file, as a part of its path. Of a long folder, the end is kept, after "...". Does nothing without a reason.
  */
 void refuse_in_folder(struct reason *reason, const char *folder);
 
 enum { REASON_PATH_BYTES = 180 };
-/* refuse_path() - Shorten a path for a reason to its end, after "...". text: [REASON_PATH_BYTES]. Return: `text`. */
+/* refuse_path() - shorten a path for a reason to its end, after "...". text: [REASON_PATH_BYTES]. Return: `text`. */
 const char *refuse_path(const char *path, char *text);
 
 /*
- * refuse_name() - Escape and shorten a name from a file for a reason. text: [REASON_NAME_BYTES] receives it. Return:
+ * refuse_name() - escape and shorten a name from a file for a reason. text: [REASON_NAME_BYTES] receives it. Return:
  * `text`.
  */
 const char *refuse_name(const char *name, char *text);

@@ -65,20 +65,20 @@ struct safetensors {
 };
 
 /*
- * safetensors_parse() - Read a header. header: [header_bytes], without the length before it; file_bytes: size of the
+ * safetensors_parse() - read a header. header: [header_bytes], without the length before it; file_bytes: size of the
  * file. Return: 0, and safetensors_free() must be called; -EINVAL, with a reason; -ENOMEM.
  */
 int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file,
 	struct reason *reason);
 
-/* safetensors_header() - Get the length of the header of a file. Return: 0; -EINVAL, with a reason; -EIO. */
+/* safetensors_header() - get the length of the header of a file. Return: 0; -EINVAL, with a reason; -EIO. */
 int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, struct reason *reason);
-/* safetensors_read() - Read the header of a regular file. Return: as safetensors_parse(), or -EIO. */
+/* safetensors_read() - read the header of a regular file. Return: as safetensors_parse(), or -EIO. */
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason);
 
 void safetensors_free(struct safetensors *file);
 
-/* safetensors_find() - Return the tensor with this name, or NULL. Cost: a binary search. */
+/* safetensors_find() - return the tensor with this name, or NULL. Cost: a binary search. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 
 const char *safetensors_type_name(enum safetensors_type type);

@@ -84,7 +84,7 @@ static bool is_coming(const struct lora_entry *entry, enum goal goal)
 	return goal == WHOLE || !is_placed(entry);
 }
 
-/* Return: true if this thread has a check function (gpool_wait_check()). */
+/* Return true if this thread has a check function (gpool_wait_check()). */
 static bool is_checked(void)
 {
 	return wait_slice_ms(-1) >= 0;
@@ -164,7 +164,7 @@ static inline void count_acquire(struct gpool *pool, bool hit)
 }
 
 /*
- * Return: true if the load has acquired the adapter for this caller when it set the address, even if the load has ended
+ * Return true if the load acquired the adapter for this caller when it set the address, even if the load has ended
  * since.
  */
 static bool place_taken(struct lora_entry *entry)

@@ -29,21 +29,21 @@ enum cold_reader_way {
 };
 
 /*
- * cold_reader_create() - Create a reader, which can read any number of files one after another. Return: 0; -ENOMEM.
+ * cold_reader_create() - create a reader, which can read any number of files one after another. Return: 0; -ENOMEM.
  * Cost: the buffers are allocated with the first file, and the ring with the first file that is not in the page cache.
  */
 int cold_reader_create(struct cold_reader **reader);
-/* cold_reader_destroy() - End the file of a reader, and free the reader. May be NULL. */
+/* cold_reader_destroy() - end the file of a reader, and free the reader. May be NULL. */
 void cold_reader_destroy(struct cold_reader *reader);
 
 /*
- * cold_reader_begin() - Begin a file with its first group. file: from cold_open(), opened without O_DIRECT; it must
+ * cold_reader_begin() - begin a file with its first group. file: from cold_open(), opened without O_DIRECT; it must
  * stay open until cold_reader_end(). Return: 0; -ENOMEM.
  */
 int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file);
 
 /*
- * cold_reader_next() - Wait for the next group.
+ * cold_reader_next() - wait for the next group.
  *
  * @group:  receives its number: 0, 1, ...
  * @stored: receives the address of its stored bytes, for cold_group_expand(): [cold_align(bytes)], aligned to
@@ -54,16 +54,16 @@ int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file);
  */
 int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **stored);
 
-/* cold_reader_give_back() - Give back a group, in any order. */
+/* cold_reader_give_back() - give back a group, in any order. */
 void cold_reader_give_back(struct cold_reader *reader, uint32_t group);
 
 /*
- * cold_reader_end() - End a file. All groups must have been returned. Waits for reads in progress. Does nothing if no
+ * cold_reader_end() - end a file. All groups must have been returned. Waits for reads in progress. Does nothing if no
  * file was begun.
  */
 void cold_reader_end(struct cold_reader *reader);
 
-/* cold_reader_way() - Return how the last group of cold_reader_next() was read; for tests and benchmarks. */
+/* cold_reader_way() - return how the last group of cold_reader_next() was read; for tests and benchmarks. */
 enum cold_reader_way cold_reader_way(const struct cold_reader *reader);
 
 #endif

@@ -184,7 +184,7 @@ static void warm_end(struct copying *copying, int error)
 		failure_say(copying, "to host memory", error);
 }
 
-/* Return: true if the copy in host memory is to be made. Another engine may have made it since the load. */
+/* Return true if the copy in host memory is to be made. Another engine may have made it since the load. */
 static bool warm_is_wanted(const struct gpool_lora *lora, const struct lora_later *later)
 {
 	const char *name = later->adapter->warm_name;

@@ -85,8 +85,8 @@ int later_decided(struct gpool_lora *lora, struct lora_entry *entry)
 /* ---- take ---- */
 
 /*
- * Move the copies that are due to lora->later. The list is ordered by the last known use, so only the first copies need
- * a check, in which later uses become known.
+ * Move the copies that are due from lora->resting to lora->later. lora->resting is ordered by the last use that was
+ * known at the insertion, so only the first copies need a check. If a copy was used later, it is inserted again.
  */
 static void rest_look(struct gpool_lora *lora)
 {

@@ -28,26 +28,26 @@ struct lora_later {
 	TAILQ_ENTRY(lora_later) link;
 };
 
-/* later_idle_ms() - Return the time without a use after which an adapter is copied to host memory. */
+/* later_idle_ms() - return the time without a use after which an adapter is copied to host memory. */
 uint32_t later_idle_ms(const struct gpool_lora *lora);
 
-/* later_load() - Register the copies to make after a load. If no memory is available, no copies are made. */
+/* later_load() - register the copies to make after a load. If no memory is available, no copies are made. */
 void later_load(const struct lora_load *load);
 
-/* later_decided() - Register a copy in host memory that the policy has decided. Return: 0, -ENOMEM. */
+/* later_decided() - register a copy in host memory that the policy has decided. Return: 0, -ENOMEM. */
 int later_decided(struct gpool_lora *lora, struct lora_entry *entry);
 
 /*
- * later_due_ns() - Return the time at which the next copy is due, on the monotonic clock; UINT64_MAX: none, or another
+ * later_due_ns() - return the time at which the next copy is due, on the monotonic clock; UINT64_MAX: none, or another
  * thread is making one.
- * later_take() - Make the copies of an adapter, if they are due.
- * later_drop() - Drop all copies to make.
+ * later_take() - make the copies of an adapter, if they are due.
+ * later_drop() - drop all copies to make.
  */
 uint64_t later_due_ns(struct gpool_lora *lora);
 void later_take(struct lora_loader *loader);
 void later_drop(struct gpool_lora *lora);
 
-/* copies_make() - Make the missing copies in the warm pool and in the folder; without the lock. Failures are logged. */
+/* copies_make() - make the missing copies in the warm pool and in the folder; without the lock. Failures are logged. */
 void copies_make(struct lora_loader *loader, struct lora_later *later);
 
 #endif

@@ -371,7 +371,7 @@ void limits_end(struct gpool_lora *lora)
 
 /* ---- time ---- */
 
-/* Return: true if the agent has evicted the adapter, and no use of it has detected this. */
+/* Return true if the agent has evicted the adapter, and no use of it has detected this. */
 static bool is_gone(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
 	return entry->load_state == LOAD_RESIDENT && !entry->acquired && entry_is_gone(lora, entry);

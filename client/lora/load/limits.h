@@ -29,24 +29,24 @@
 enum { LIMITS_ADAPTERS_MAX = 65536 }; /* chosen: the memory of the policy is allocated for this number, but not used */
 
 /*
- * limits_begin() - Create the policy if the options have a limit; after rebalance_begin(). Return: 0, -ENOMEM.
- * limits_end() - Destroy it.
+ * limits_begin() - create the policy if the options have a limit; after rebalance_begin(). Return: 0, -ENOMEM.
+ * limits_end() - destroy it.
  */
 int limits_begin(struct gpool_lora *lora, const struct gpool_lora_options *options);
 void limits_end(struct gpool_lora *lora);
 
 /*
- * limits_register() - Register an adapter of `pages` pages. Return: 0; -ENOSPC: too many adapters, or -EINVAL: it is
+ * limits_register() - register an adapter of `pages` pages. Return: 0; -ENOSPC: too many adapters, or -EINVAL: it is
  * larger than the limit, with a reason.
- * limits_unregister() - Forget a cold adapter. Return: 0, -EBUSY: its load has been decided.
+ * limits_unregister() - forget a cold adapter. Return: 0, -EBUSY: its load has been decided.
  */
 int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct reason *reason);
 int limits_unregister(struct gpool_lora *lora, struct lora_entry *entry);
 
 /*
- * limits_want() - Request the load of a COLD adapter for a caller. It is POSTPONED until the policy decides, or remains
+ * limits_want() - request the load of a COLD adapter for a caller. It is POSTPONED until the policy decides, or remains
  * COLD with an error if the other adapters in use leave no room.
- * limits_prefetch() - Request the load of an adapter that will be acquired.
+ * limits_prefetch() - request the load of an adapter that will be acquired.
  */
 void limits_want(struct gpool_lora *lora, struct lora_entry *entry);
 void limits_prefetch(struct gpool_lora *lora, struct lora_entry *entry);
@@ -60,14 +60,14 @@ static inline void limits_update(struct gpool_lora *lora, struct lora_entry *ent
 }
 
 /*
- * limits_loaded() - Report at the end of a load whether it has found a copy in host memory.
- * limits_copied() - Report the result of a copy that the policy has decided.
+ * limits_loaded() - report at the end of a load whether it has found a copy in host memory.
+ * limits_copied() - report the result of a copy that the policy has decided.
  */
 struct lora_later;
 void limits_loaded(struct gpool_lora *lora, const struct lora_load *load);
 void limits_copied(struct gpool_lora *lora, const struct lora_later *later);
 
-/* limits_count() - Count a use. */
+/* limits_count() - count a use. */
 void limits_count(struct gpool_lora *lora, const struct lora_entry *entry);
 
 /*

@@ -64,11 +64,11 @@ enum load_state {
 
 const char *load_state_name(enum load_state state);
 
-/* load_state_allows() - Return: true if `to` may follow `from`. */
+/* load_state_allows() - return true if `to` may follow `from`. */
 bool load_state_allows(enum load_state from, enum load_state to);
 
 /*
- * load_set_state() - Change the state of an adapter. This moves the entry between the lists of the two states, counts
+ * load_set_state() - change the state of an adapter. This moves the entry between the lists of the two states, counts
  * loads in progress and loaded adapters, unpins an object for which no caller waits, and notifies the threads that wait
  * for the change. In debug builds, a transition that is not in the table ends the program.
  */

@@ -467,7 +467,7 @@ static void struct_give(void *to, uint32_t size, const void *filled, size_t byte
 	memcpy(to, filled, size < bytes ? size : bytes);
 }
 
-/* Return: true if the adapter is complete in the pool, and neither evicted nor unloaded. */
+/* Return true if the adapter is complete in the pool, and neither evicted nor unloaded. */
 static bool is_hot(const struct gpool_lora *lora, const struct lora_entry *entry)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -639,7 +639,7 @@ static float share_of(uint64_t bytes, uint64_t limit)
 	return limit ? (float)((double)bytes / (double)limit) : 0;
 }
 
-/* Return: true for the name of a complete cold file. A file is renamed to this suffix when it is complete. */
+/* Return true for the name of a complete cold file. A file is renamed to this suffix when it is complete. */
 static bool is_kept_file(const char *name)
 {
 	const char *suffix = strstr(name, LORA_COLD_SUFFIX);

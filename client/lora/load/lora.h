@@ -188,7 +188,7 @@ struct gpool_lora {
 };
 
 /*
- * lora_can_help() - Return: true if a waiting thread can do the work of a loader thread. This is possible if the pages
+ * lora_can_help() - return true if a waiting thread can do the work of a loader thread. This is possible if the pages
  * need no stage, which only loader threads have.
  */
 static inline bool lora_can_help(const struct gpool_lora *lora)
@@ -199,18 +199,18 @@ static inline bool lora_can_help(const struct gpool_lora *lora)
 /* ---- lora.c ---- */
 
 /*
- * lora_hold() - Acquire again an adapter that is acquired, until gpool_lora_release(). The entry does not change until
+ * lora_hold() - acquire again an adapter that is acquired, until gpool_lora_release(). The entry does not change until
  * then. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (unloaded by another process), with a reason.
  */
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
 
-/* fail_adapter() - Report that no adapter has this number. Return: -ENOENT. */
+/* fail_adapter() - report that no adapter has this number. Return: -ENOENT. */
 int fail_adapter(uint32_t id) __attribute__((noinline, cold));
-/* fail_used() - Report by what an adapter is used; under the lock. Return: -EBUSY. */
+/* fail_used() - report by what an adapter is used; under the lock. Return: -EBUSY. */
 int fail_used(const struct lora_entry *entry) __attribute__((noinline, cold));
-/* fail_unacquired() - Report that an adapter is not acquired; under the lock. Return: -EINVAL. */
+/* fail_unacquired() - report that an adapter is not acquired; under the lock. Return: -EINVAL. */
 int fail_unacquired(const struct lora_entry *entry) __attribute__((noinline, cold));
-/* entry_of() - Return the adapter with this number, or NULL; under the lock. */
+/* entry_of() - return the adapter with this number, or NULL; under the lock. */
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
 
 /*
@@ -235,9 +235,9 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id);
 void lora_claim_end(struct gpool_lora *lora, uint32_t id);
 
 /*
- * lora_changes() - Return the number of changes.
- * lora_change() - Report a change.
- * lora_change_wait() - Wait until the number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0,
+ * lora_changes() - return the number of changes.
+ * lora_change() - report a change.
+ * lora_change_wait() - wait until the number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0,
  * -ETIMEDOUT (also if gpool_wait_check() ended the wait).
  */
 uint64_t lora_changes(struct gpool_lora *lora);
@@ -245,20 +245,20 @@ void lora_change(struct gpool_lora *lora);
 int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 
 /*
- * lora_user_add() - Register (1) or unregister (-1) a batch or a scheduler. gpool_lora_destroy() fails while one is
+ * lora_user_add() - register (1) or unregister (-1) a batch or a scheduler. gpool_lora_destroy() fails while one is
  * registered.
  */
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
 /* ---- loaders.c ---- */
 
-/* loaders_due() - Report that a loader thread has work at this time; under the lock. */
+/* loaders_due() - report that a loader thread has work at this time; under the lock. */
 void loaders_due(struct gpool_lora *lora, uint64_t due_ns);
 
 /*
- * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO. Even after an error,
+ * loaders_start() - start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EAGAIN, -EIO. Even after an error,
  * loaders_end() must be called.
- * loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
+ * loaders_end() - let the threads finish their current work, end them, and drop all other loads.
  */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
 void loaders_end(struct gpool_lora *lora);
@@ -266,40 +266,40 @@ void loaders_end(struct gpool_lora *lora);
 /* ---- place.c ---- */
 
 /*
- * runs_make() - Write the table of runs of an adapter at `base`, with this tail, to the device. flags: for its
+ * runs_make() - write the table of runs of an adapter at `base`, with this tail, to the device. flags: for its
  * allocation. Return: 0, -ENOMEM, -EIO, or as gpool_alloc().
- * runs_free() - Free the table.
+ * runs_free() - free the table.
  */
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
 	uint32_t flags, struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 /*
- * entry_pin() - Pin a resident adapter. Return: as gpool_object_pin(); -ESTALE also: its tail was evicted.
- * entry_unpin() - End one pin when the fence is signaled. Return: as gpool_object_unpin_after().
+ * entry_pin() - pin a resident adapter. Return: as gpool_object_pin(); -ESTALE also: its tail was evicted.
+ * entry_unpin() - end one pin when the fence is signaled. Return: as gpool_object_unpin_after().
  */
 int entry_pin(struct gpool_lora *lora, const struct lora_entry *entry);
 int entry_unpin(struct gpool_lora *lora, const struct lora_entry *entry, struct gpool_fence fence);
-/* entry_is_gone() - Return: true if the object of a resident adapter, or its tail, was evicted; without a use of it. */
+/* entry_is_gone() - return true if the object of a resident adapter, or its tail, was evicted; without a use of it. */
 bool entry_is_gone(const struct gpool_lora *lora, const struct lora_entry *entry);
-/* entry_close() - Close the object of an adapter. Return: 0, -EBUSY (GPU work uses its addresses). */
+/* entry_close() - close the object of an adapter. Return: 0, -EBUSY (GPU work uses its addresses). */
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
-/* entry_use() - Keep the object open until the fence is signaled. Return: 0, -ENOMEM, -EINVAL (no such fence). */
+/* entry_use() - keep the object open until the fence is signaled. Return: 0, -ENOMEM, -EINVAL (no such fence). */
 int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence);
 /*
- * entry_is_used() - Return: true if a fence of entry_use() is not signaled; entry->uses then begins with such a fence.
+ * entry_is_used() - return true if a fence of entry_use() is not signaled; entry->uses then begins with such a fence.
  * A fence that can no longer be checked counts as signaled.
  */
 bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
 /*
- * target_find() - Return the index of a target, or -1.
- * module_find() - Return the module with a layer and a target index, or NULL.
- * part_of() - Return the addresses of a module's tiles.
+ * target_find() - return the index of a target, or -1.
+ * module_find() - return the module with a layer and a target index, or NULL.
+ * part_of() - return the addresses of a module's tiles.
  */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
-/* layer_pages() - Return the number of pages, from the first on, that a layer needs; -1: all pages. */
+/* layer_pages() - return the number of pages, from the first on, that a layer needs; -1: all pages. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer);
-/* layer_is_here() - Return: true if a layer (-1: all layers) of an acquired adapter is complete; under the lock. */
+/* layer_is_here() - return true if a layer (-1: all layers) of an acquired adapter is complete; under the lock. */
 bool layer_is_here(const struct lora_entry *entry, int32_t layer);
 struct gpool_lora_weights part_of(const struct lora_entry *entry, const struct adapter_module *module);
 

@@ -22,7 +22,7 @@ static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, const
 	return piece ? piece->address : base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
-/* Return: true if a matrix of the adapter has more than one run. */
+/* Return true if a matrix of the adapter has more than one run. */
 static bool has_further(const struct adapter_layout *layout)
 {
 	return layout->header->runs > 2 * layout->header->modules;

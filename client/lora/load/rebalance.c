@@ -54,7 +54,7 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 }
 
 /*
- * Return: true if the adapter is no longer in the pool. This is checked without a pin, because a pin counts as a use.
+ * Return true if the adapter is no longer in the pool. This is checked without a pin, because a pin counts as a use.
  */
 static bool has_left(const struct gpool_lora *lora, const struct lora_entry *entry)
 {

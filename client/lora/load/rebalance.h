@@ -12,13 +12,13 @@
 #include "client/lora/load/lora.h"
 
 /*
- * rebalance_begin() - Set the interval, as in struct gpool_lora_options.
- * rebalance_due_ns() - Return the time at which it ends, on the monotonic clock; UINT64_MAX: never.
+ * rebalance_begin() - set the interval, as in struct gpool_lora_options.
+ * rebalance_due_ns() - return the time at which it ends, on the monotonic clock; UINT64_MAX: never.
  */
 void rebalance_begin(struct gpool_lora *lora, uint32_t rebalance_ms);
 uint64_t rebalance_due_ns(const struct gpool_lora *lora);
 /*
- * rebalance() - Add the uses since the last call to the worth of each adapter, and queue at most one adapter. Cost:
+ * rebalance() - add the uses since the last call to the worth of each adapter, and queue at most one adapter. Cost:
  * linear in the number of adapters.
  */
 void rebalance(struct gpool_lora *lora);

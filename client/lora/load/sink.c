@@ -48,7 +48,7 @@ static int stage_used(struct sink *sink)
 
 /* ---- images that the CPU makes ---- */
 
-/* Return: true if the page is stored as a tail. */
+/* Return true if the page is stored as a tail. */
 static bool is_tail(const struct sink *sink, uint32_t page)
 {
 	return sink->load->tail.count && page == sink->load->adapter->layout.header->pages - 1;

@@ -24,23 +24,23 @@ struct sink {
 	uint64_t room_address; /* the page for forms; 0: not allocated */
 };
 
-/* sink_begin() - Begin a part. */
+/* sink_begin() - begin a part. */
 struct sink sink_begin(struct lora_loader *loader, const struct lora_load *load);
 
 /*
- * sink_image() - Return the address at which the CPU is to make the image of a page, or NULL if the GPU failed or
+ * sink_image() - return the address at which the CPU is to make the image of a page, or NULL if the GPU failed or
  * memory for the image of a tail is short.
- * sink_put() - Write this image to the page. Return: 0, or as gpool_copy().
+ * sink_put() - write this image to the page. Return: 0, or as gpool_copy().
  */
 void *sink_image(struct sink *sink, uint32_t page);
 int sink_put(struct sink *sink, uint32_t page);
 
 /*
- * sink_expands() - Return: true if the GPU is to expand the form of a page in int8. Otherwise the CPU does: if it
+ * sink_expands() - return true if the GPU is to expand the form of a page in int8. Otherwise the CPU does: if it
  * writes to pages, if gpool has no kernels, if a launch has failed (logged once), if no page of device memory is
  * available, and for a tail, which is in several places.
- * sink_form() - Return the address to which the form of a page is to be written, or NULL if the GPU failed.
- * sink_expand() - Expand this form to the page. Return: 0; 1: the kernel could not be launched, so the CPU is to expand
+ * sink_form() - return the address to which the form of a page is to be written, or NULL if the GPU failed.
+ * sink_expand() - expand this form to the page. Return: 0; 1: the kernel could not be launched, so the CPU is to expand
  * the form; or as gpool_copy().
  */
 bool sink_expands(struct sink *sink, uint32_t page);
@@ -48,7 +48,7 @@ void *sink_form(struct sink *sink);
 int sink_expand(struct sink *sink, uint32_t page);
 
 /*
- * sink_end() - Wait until all images are written, even after an error: a late copy could overwrite the image of another
+ * sink_end() - wait until all images are written, even after an error: a late copy could overwrite the image of another
  * source, read a stage that is in use again, or write to a page that is no longer mapped, which is a fault. Return:
  * `error`, otherwise the error of the wait.
  */

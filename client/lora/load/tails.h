@@ -50,24 +50,24 @@ struct tail {
 	bool whole; /* the adapter has no other page */
 };
 
-/* tails_begin() - Begin without pages. tails_end() - Free the memory of `tails` after all tails have been freed. */
+/* tails_begin() - begin without pages. tails_end() - Free the memory of `tails` after all tails have been freed. */
 void tails_begin(struct tails *tails);
 void tails_end(struct tails *tails);
 /*
- * tails_page_count() - Return the number of shared pages.
- * tails_grew() - Return: true if a page was added since the last call.
+ * tails_page_count() - return the number of shared pages.
+ * tails_grew() - return true if a page was added since the last call.
  */
 uint32_t tails_page_count(struct tails *tails);
 bool tails_grew(struct tails *tails);
 /*
- * tails_touch() - Mark the shared pages as used, except those with adapters that have no other page. The agent then
+ * tails_touch() - mark the shared pages as used, except those with adapters that have no other page. The agent then
  * evicts the objects of adapters first, in their order, and the tails of evicted adapters are freed (tails_pack.h). The
  * eviction of a shared page would leave the objects of several adapters without use.
  */
 void tails_touch(struct tails *tails, struct gpool *pool);
 
 /*
- * tail_make() - Place the runs of an adapter's last page. The pages are pinned once for the caller.
+ * tail_make() - place the runs of an adapter's last page. The pages are pinned once for the caller.
  *
  * @flags: GPOOL_ALLOC_* of pages that are allocated
  *
@@ -76,31 +76,31 @@ void tails_touch(struct tails *tails, struct gpool *pool);
 int tail_make(struct tails *tails, struct gpool *pool, const struct adapter_layout *layout, uint32_t flags,
 	struct tail *tail);
 /*
- * tail_free() - Free a tail that this process does not pin, and pages without runs. An empty tail is permitted.
+ * tail_free() - free a tail that this process does not pin, and pages without runs. An empty tail is permitted.
  *
  * @other: NULL, or the tail from or to which tail_move() has moved this one: common places are not freed
  */
 void tail_free(struct tails *tails, struct gpool *pool, struct tail *tail, const struct tail *other);
-/* tail_abandon() - Forget a tail to which a failed GPU may still write. Its pages stay pinned and get no other runs. */
+/* tail_abandon() - forget a tail to which a failed GPU may still write. Its pages stay pinned and get no other runs. */
 void tail_abandon(struct tails *tails, struct tail *tail);
 
 /*
- * tail_is_gone() - Return: true if a page of a tail was evicted.
- * tail_pin() - Pin the pages of a tail. Return: as gpool_pin(); -ESTALE: a page was evicted.
- * tail_unpin() - End one pin of each, when the fence is signaled.
+ * tail_is_gone() - return true if a page of a tail was evicted.
+ * tail_pin() - pin the pages of a tail. Return: as gpool_pin(); -ESTALE: a page was evicted.
+ * tail_unpin() - end one pin of each, when the fence is signaled.
  */
 bool tail_is_gone(const struct gpool *pool, const struct tail *tail);
 int tail_pin(struct tails *tails, struct gpool *pool, const struct tail *tail);
 void tail_unpin(struct gpool *pool, const struct tail *tail, struct gpool_fence fence);
 
 /*
- * tails_stay() - Determine whether tails_choose() may choose the pages of a tail.
- * tails_choose() - Choose the page with the least content if the free memory of all pages is at least a page, so that
+ * tails_stay() - determine whether tails_choose() may choose the pages of a tail.
+ * tails_choose() - choose the page with the least content if the free memory of all pages is at least a page, so that
  * the others may have room for its content. No run is placed in the page until tails_choose_end(). Return: the page, or
  * NULL.
- * tails_choose_end() - Return: true if the page was empty and is freed.
- * tail_has() - Return: true if a run of the tail is in the page.
- * tail_move() - Place the runs that are in `page` in other pages, without copying their content. The caller has pinned
+ * tails_choose_end() - return true if the page was empty and is freed.
+ * tail_has() - return true if a run of the tail is in the page.
+ * tail_move() - place the runs that are in `page` in other pages, without copying their content. The caller has pinned
  * `from`. All pages of `to` are pinned once for the caller, which frees one of the two tails. Return: 0; -ENOSPC: no
  * room; or as gpool_pin(), -ENOMEM, with an empty `to`.
  */
@@ -111,7 +111,7 @@ bool tail_has(const struct tail *tail, const struct tail_page *page);
 int tail_move(struct tails *tails, struct gpool *pool, const struct tail *from, const struct tail_page *page,
 	struct tail *to);
 
-/* tail_piece_of() - Return the piece with this run, or NULL. */
+/* tail_piece_of() - return the piece with this run, or NULL. */
 const struct tail_piece *tail_piece_of(const struct tail *tail, uint32_t run);
 
 #endif

@@ -15,8 +15,8 @@ static void pages_ready(struct lora_load *load)
 }
 
 /*
- * Return: true if another source can replace the one that has failed; under the lock. If the device has failed, this
- * says nothing about the source, and no other one can be loaded.
+ * Return true if another source can replace the one that has failed; under the lock. A failure of the device does not
+ * show that the source is invalid, and no other source can be loaded after it.
  */
 static bool is_refusable(const struct lora_load *load)
 {

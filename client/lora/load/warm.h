@@ -39,7 +39,7 @@ static inline uint8_t *warm_form(const struct warm_copy *copy, uint32_t page)
 }
 
 /*
- * warm_find() - Open and pin a copy of an adapter with this layout, which must remain valid until warm_close(). int8:
+ * warm_find() - open and pin a copy of an adapter with this layout, which must remain valid until warm_close(). int8:
  * the copy may be in int8. private: the copy must be published by this session's tenant. Return: 0; -ENOENT: no copy;
  * -EINVAL, with a reason: the object copy->version is not such a copy; or as gpool_object_open().
  */
@@ -62,29 +62,29 @@ struct warm_kept {
 	} copies[WARM_KEPT]; /* a ring, the oldest first; object is NULL while a copy is in use */
 };
 
-/* warm_again() - Pin a kept copy, as warm_find() does. Return: -ENOENT: not kept, or evicted. */
+/* warm_again() - pin a kept copy, as warm_find() does. Return: -ENOENT: not kept, or evicted. */
 int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8,
 	struct warm_copy *copy);
-/* warm_leave() - Keep the copy instead of closing it, unless it was evicted or is too large. */
+/* warm_leave() - keep the copy instead of closing it, unless it was evicted or is too large. */
 void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
-/* warm_forget() - Close a kept copy, so that its memory is free when it is deleted. */
+/* warm_forget() - close a kept copy, so that its memory is free when it is deleted. */
 void warm_forget(struct warm_kept *kept, const char *name);
 void warm_kept_end(struct warm_kept *kept);
 
-/* warm_look() - Check an open copy. Return: NULL if it is valid, otherwise the text of an error. */
+/* warm_look() - check an open copy. Return: NULL if it is valid, otherwise the text of an error. */
 const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8);
-/* warm_close() - Close a copy that was found. It may be closed already. */
+/* warm_close() - close a copy that was found. It may be closed already. */
 void warm_close(struct warm_copy *copy);
 
 /*
- * warm_begin() - Create a copy in this form. The caller writes the forms of all pages, and then calls warm_publish() or
+ * warm_begin() - create a copy in this form. The caller writes the forms of all pages, and then calls warm_publish() or
  * warm_abort(). over: the version to replace; 0: none. Return: 0; -ENOSPC, -EDQUOT: no room; or as
  * gpool_object_alloc().
  */
 int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form,
 	bool private, uint64_t over, struct warm_copy *copy);
 /*
- * warm_publish() - Publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages], of
+ * warm_publish() - publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages], of
  * the images. The checksums of forms in int8 are computed here. *version receives the version of the object.
  * Return: 0; -ESTALE: another engine was first; or as gpool_object_publish().
  */

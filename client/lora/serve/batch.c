@@ -120,7 +120,7 @@ static int device_alloc(struct gpool_lora_batch *batch)
 
 		workspace = bytes > workspace ? bytes : workspace;
 	}
-	batch->tables_at = align_up(lora_batch_bytes(batch->tokens_max), 256);
+	batch->tables_at = align_up(lora_batch_bytes(batch->tokens_max, batch->adapters_max), 256);
 	batch->workspace_at = align_up(batch->tables_at + batch->adapters_max * table_bytes(batch), 256);
 	batch->bytes = align_up(batch->workspace_at + workspace, page_bytes);
 	if (batch->bytes / page_bytes > pool->page_count)
@@ -484,7 +484,7 @@ static int stage_copy(struct gpool_lora_batch *batch, struct batch_stage *stage)
 
 	if (!error)
 		error = gpool_copy(batch->lora->pool, batch->stream, batch->address, (uintptr_t)stage->memory,
-			lora_batch_bytes(batch->tokens_max));
+			lora_batch_bytes(batch->tokens_max, batch->adapters_max));
 	return error;
 }
 

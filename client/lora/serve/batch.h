@@ -84,7 +84,7 @@ struct gpool_lora_batch {
 };
 
 /*
- * batch_table() - Create the table of an open adapter: parts[places]. Return: 0, or -EINVAL with a reason: a module of
+ * batch_table() - create the table of an open adapter: parts[places]. Return: 0, or -EINVAL with a reason: a module of
  * the adapter is unknown to the batch, or has another shape or a higher rank; or its weights have another type.
  */
 int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_weights *parts,

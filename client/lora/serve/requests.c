@@ -181,7 +181,7 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gp
 }
 
 /*
- * Return: true if the error is temporary, such as a lack of room or a restart of the agent. Other errors are caused by
+ * Return true if the error is temporary, such as a lack of room or a restart of the agent. Other errors are caused by
  * the adapter.
  */
 static bool is_passing(int error)

@@ -99,8 +99,8 @@ struct lora_scheduler_stats {
 struct lora_scheduler;
 
 /*
- * lora_scheduler_create() - Create a scheduler without requests.
- * lora_scheduler_destroy() - Free it; may be NULL.
+ * lora_scheduler_create() - create a scheduler without requests.
+ * lora_scheduler_destroy() - free it; may be NULL.
  * @requests: maximum number of waiting and running requests; @adapters: upper limit of adapter numbers, exclusive
  * Return: 0, -EINVAL, -ENOMEM.
  */
@@ -109,7 +109,7 @@ int lora_scheduler_create(
 void lora_scheduler_destroy(struct lora_scheduler *scheduler);
 
 /*
- * lora_scheduler_add() - Add a request with a prompt of `tokens` tokens to the end of the queue.
+ * lora_scheduler_add() - add a request with a prompt of `tokens` tokens to the end of the queue.
  * @request: receives its number, below `requests`, which is valid until it is finished or removed
  * Return: 0; 1: its adapter should be prefetched now (look_ahead); -EINVAL (no such adapter), -ENOSPC.
  */
@@ -117,9 +117,9 @@ int lora_scheduler_add(
 	struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *request);
 
 /*
- * lora_scheduler_remove() - Remove a request that waits or was given up.
- * lora_scheduler_finish() - End a running request.
- * lora_scheduler_give_up() - Take a waiting request out of the queue; it keeps its number until it is removed.
+ * lora_scheduler_remove() - remove a request that waits or was given up.
+ * lora_scheduler_finish() - end a running request.
+ * lora_scheduler_give_up() - take a waiting request out of the queue; it keeps its number until it is removed.
  * Return: 0, -ENOENT.
  */
 int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t request);
@@ -127,7 +127,7 @@ int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
 /*
- * lora_scheduler_schedule() - Form the next batch. Cost: linear in the number of waiting requests; with LORA_IN_ORDER
+ * lora_scheduler_schedule() - form the next batch. Cost: linear in the number of waiting requests; with LORA_IN_ORDER
  * and LORA_AROUND, in the number of those that are due. With LORA_RESIDENT_FIRST and too many adapters, also in
  * batch_adapters times their number.
  */
@@ -135,7 +135,7 @@ void lora_scheduler_schedule(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch);
 
 /*
- * lora_scheduler_queue() - List at most `most` waiting requests, for engines that form their batches themselves:
+ * lora_scheduler_queue() - list at most `most` waiting requests, for engines that form their batches themselves:
  * overdue ones first, then by the place of their adapter, each in order of arrival. Return: their number. Cost: four
  * passes over the waiting requests.
  */
@@ -143,26 +143,26 @@ uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lor
 	uint32_t *requests, uint32_t most);
 
 /*
- * lora_scheduler_grow() - Raise the upper limit of adapter numbers to `adapters`, if it is lower. Return: 0, -EINVAL,
+ * lora_scheduler_grow() - raise the upper limit of adapter numbers to `adapters`, if it is lower. Return: 0, -EINVAL,
  * -ENOMEM.
  */
 int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t adapters);
 
 /*
- * lora_scheduler_waiting() - Return the number of requests that wait for an adapter. request: receives the first of
+ * lora_scheduler_waiting() - return the number of requests that wait for an adapter. request: receives the first of
  * them, at the cost of a pass over earlier requests; may be NULL.
  */
 uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request);
 
 bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t request);
 
-/* lora_scheduler_adapter() - Return the adapter of a request that waits, runs, or was given up. */
+/* lora_scheduler_adapter() - return the adapter of a request that waits, runs, or was given up. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
 
 void lora_scheduler_get_stats(const struct lora_scheduler *scheduler, struct lora_scheduler_stats *stats);
 
 /*
- * lora_scheduler_check() - Check lists and counts. Return: NULL, or the text of an error. Cost: linear in the number of
+ * lora_scheduler_check() - check lists and counts. Return: NULL, or the text of an error. Cost: linear in the number of
  * requests and adapters.
  */
 const char *lora_scheduler_check(const struct lora_scheduler *scheduler);

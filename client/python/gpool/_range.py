@@ -223,7 +223,7 @@ class Range(_native.Range, Closing):
 
         Object.close() ends the mapping.
         Raises NotFound; Stale: it has been evicted; Busy: a page there is in use; Asleep; Error with EINVAL: it
-        does not fit, or is mutable; EACCES.
+        does not fit, or is mutable; EACCES: it is private to another tenant.
         Cost: one request to the agent, a mapping for each page.
         """
         made = ctypes.c_void_p()

@@ -291,8 +291,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "gpool._native",
-	.m_doc = "Calls on the step path of an engine, and guards for pointers of the library. For internal use by the "
-		 "package.",
+	.m_doc = "Calls that an engine makes in each step, and guards for pointers of the library. For internal use by "
+		 "the package.",
 	.m_size = -1,
 	.m_methods = methods,
 };

@@ -1,9 +1,10 @@
 """The scheduler's side: reserving the memory of a request in the pools of all ranks, before any of it is committed.
 
 Engines that commit chunk by chunk can each hold a part of the memory that the others need. If no request of an engine
-is running, and commits are refused repeatedly, the engine therefore offers and releases everything, and reserves the
-memory of its first waiting request as a whole. It holds nothing while it waits, so one of several such engines gets its
-reservation, and its request runs. This does not depend on the speed of the machine.
+is running, and commits are refused repeatedly, the engine therefore offers and releases all memory except its first
+chunk, and reserves the memory of its first waiting request as a whole. While it waits for the reservation, it holds
+only that chunk. One of several such engines therefore gets its reservation, and its request runs, whatever the speed of
+the machine.
 
 Until workers take the pages over, they count against the quota of the scheduler's session, afterwards against that of
 the worker's session (gpool_reservation_create()): a quota limits all pages that other sessions cannot get because of a

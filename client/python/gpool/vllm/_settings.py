@@ -21,7 +21,7 @@ class Settings(NamedTuple):
     share: bool = True
     """publish computed prefixes, and use those of other engines"""
     private: bool = False
-    """refuse published prefixes to engines of other tenants"""
+    """refuse published prefixes and weights to engines of other tenants"""
     attach_timeout_ms: int = 10000
     """longest wait for an agent that has not started"""
 
