@@ -28,8 +28,8 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 from harness import POOL, Agent, gpool  # noqa: E402
 
 from gpool.vllm import _scheduler, _version, _worker, register  # noqa: E402
-from gpool.vllm._balloon import State  # noqa: E402
-from gpool.vllm._messages import Action, Filled, Op, Orders, pack  # noqa: E402
+from gpool.vllm._balloon import Balloon, State  # noqa: E402
+from gpool.vllm._messages import Action, Answer, Answers, Filled, Op, Orders, pack  # noqa: E402
 from gpool.vllm._scheduler import NOTHING  # noqa: E402
 from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
 
@@ -232,6 +232,46 @@ class OneEngine(Simulated):
                     self.assertEqual(build.call_count > engine.steps / 2, bool(seed), (build.call_count, engine.steps))
                     engine.close()
                 self.assertEqual(*traces)
+
+    def test_answers_alone_need_no_work(self) -> None:
+        engine = self.engine()
+        scheduler = engine.connector._of_scheduler
+        engine.add("a", tokens(1, 20), 100)
+        while not scheduler._quiet:
+            self.assertTrue(engine.step())
+        scheduler.hear(Answers({10**6: Answer(1, 0)}))
+        self.assertGreater(scheduler._quiet, 0)
+        engine.balloon.grow(engine.balloon.pool.get_num_free_blocks() + 1)
+        scheduler.hear(Answers())
+        self.assertEqual(scheduler._quiet, 0)  # the next step sends the operation
+        engine.run()
+        engine.check()
+
+    def test_a_burst_is_not_examined_beyond_what_can_run(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(extra={"share": share})
+                for number in range(40):  # eight can run
+                    engine.add(str(number), tokens(number, 60), 4)
+                with mock.patch.object(Balloon, "claim", autospec=True, side_effect=Balloon.claim) as claim:
+                    engine.step()
+                self.assertLessEqual(claim.call_count, 10)
+                engine.run()
+                engine.check()
+                self.balanced(engine)
+
+    def test_one_more_chunk_than_needed_is_kept_while_requests_run(self) -> None:
+        engine = self.engine(extra={"share": False})
+        engine.add("a", tokens(1, 20), 100)
+        for _ in range(10):
+            engine.step()
+        engine.balloon.grow(engine.balloon.pool.get_num_free_blocks() + 5)  # two chunks more than needed
+        for _ in range(40):
+            engine.step()
+        self.assertEqual(engine.balloon.count(State.LIVE), 3, engine.describe())  # the request uses two
+        engine.run()
+        engine.check()
+        self.balanced(engine)
 
     def trace(self, engine: Engine, seed: int) -> List[Any]:
         """Let requests arrive, end, and be aborted; return the state of the engine's memory after each step."""

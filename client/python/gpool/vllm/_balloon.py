@@ -124,6 +124,11 @@ class Balloon:
         return self._chunks[chunk].shared
 
     @property
+    def has_ops(self) -> bool:
+        """Return whether take_ops() would return operations."""
+        return bool(self._queue)
+
+    @property
     def busy(self) -> bool:
         """Return whether operations have not been answered yet."""
         return bool(self._queue or self._sent)

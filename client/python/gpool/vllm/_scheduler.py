@@ -172,6 +172,8 @@ class Scheduler:
         self._first = self._first or request
         if self._stuck or (self._chosen and request.request_id != self._chosen):
             return None
+        if self._postponed and self._postponed >= self._most - len(self._admitted):
+            return None  # the requests before this one, which wait for memory, will be as many as can run
         cached = self._cached(request, computed)
         if not self._claim(cached):
             return None
@@ -293,9 +295,12 @@ class Scheduler:
         else:
             self._detect_stuck(output)
             if look or balloon.refusals:
-                balloon.settle(0 if self._stuck else spare, publish, every)
-            if (look or balloon.refusals) and (balloon.refusals or self._stuck or self._pressed()):
-                balloon.offer()
+                short = balloon.refusals > 0 or self._stuck or self._pressed()
+                # While memory is free, keep one more chunk: running requests often need it again after some steps.
+                kept = spare if short else spare + self.geometry.chunk_blocks
+                balloon.settle(0 if self._stuck else kept, publish, every)
+                if short:
+                    balloon.offer()
             if self._stuck:
                 self._reserve()
             else:
@@ -452,9 +457,10 @@ class Scheduler:
 
     def hear(self, answers: Answers) -> None:
         """Process the answers of the workers to a step's operations."""
-        self._quiet = 0
         if self.balloon.hear(answers):
             self._settled = False
+        if self.balloon.has_ops or self.balloon.refusals or answers.lost:  # other answers need no work
+            self._quiet = 0
 
     def waits_for_memory(self) -> bool:
         """Return whether running requests will get blocks without a preemption; called when they lack blocks."""
