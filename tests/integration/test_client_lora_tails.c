@@ -276,7 +276,8 @@ static void await_tick(void)
 /*
  * While an engine loads adapters, the agent evicts objects before shared pages, because the eviction of a page leaves
  * several objects without use. Method: use the objects after the tails, load another adapter, and evict as many pages
- * as all objects have.
+ * as the objects have that were loaded before. The last object may be used later than the tails, since the load uses
+ * the tails before it ends.
  */
 static void test_objects_are_evicted_first(void **state)
 {
@@ -292,8 +293,8 @@ static void test_objects_are_evicted_first(void **state)
 		assert_int_equal(gpool_object_unpin(entry_at(0, i)->object), 0);
 	}
 	await_tick();
-	use(0, ADAPTERS - 1);
 	pages = object_pages(0);
+	use(0, ADAPTERS - 1);
 	await_tick();
 	AWAIT(try_evict(admin, "p0", pages, &taken) == 0);
 	assert_int_equal(taken, pages);
@@ -301,7 +302,7 @@ static void test_objects_are_evicted_first(void **state)
 		assert_false(tail_is_gone(pools[0], &entry_at(0, i)->tail));
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		use(0, i);
-		assert_int_equal(info_of(0, i).loads, 2);
+		assert_int_equal(info_of(0, i).loads, i < ADAPTERS - 1 ? 2 : 1);
 	}
 }
 
