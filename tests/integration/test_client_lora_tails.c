@@ -276,12 +276,12 @@ static void await_tick(void)
 /*
  * While an engine loads adapters, the agent evicts objects before shared pages, because the eviction of a page leaves
  * several objects without use. Method: use the objects after the tails, load another adapter, and evict as many pages
- * as the objects have that were loaded before. The last object may be used later than the tails, since the load uses
+ * as the older objects have. The object of the other adapter may be used later than the tails, because its load uses
  * the tails before it ends.
  */
 static void test_objects_are_evicted_first(void **state)
 {
-	uint32_t pages, taken = 0;
+	uint32_t pages, taken = 0, loaded_again = 0;
 
 	(void)state;
 	begin_with_engine();
@@ -297,13 +297,15 @@ static void test_objects_are_evicted_first(void **state)
 	use(0, ADAPTERS - 1);
 	await_tick();
 	AWAIT(try_evict(admin, "p0", pages, &taken) == 0);
-	assert_int_equal(taken, pages);
+	assert_true(taken >= pages);
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		assert_false(tail_is_gone(pools[0], &entry_at(0, i)->tail));
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		use(0, i);
-		assert_int_equal(info_of(0, i).loads, i < ADAPTERS - 1 ? 2 : 1);
+		if (info_of(0, i).loads == 2)
+			loaded_again += info_of(0, i).pages - 1; /* the last page is a tail */
 	}
+	assert_int_equal(loaded_again, taken);
 }
 
 /* Evicted adapters, or only tails, are loaded again. A pinned adapter keeps its tail, and other tails beside it. */
