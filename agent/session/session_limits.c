@@ -13,11 +13,42 @@ static bool is_ordinary(enum session_kind kind, uid_t uid)
 	return kind == SESSION_WORKER || (kind == SESSION_OBSERVER && !session_is_operator(uid));
 }
 
-/* Count the attached ordinary sessions. Return the number of observers among them. */
-static uint32_t count(const struct pool *pool, uid_t uid, struct share_use *attached)
-{
-	uint32_t observers = 0;
+/* Observers may have half of the kept sessions, and one user half of these. */
+enum { KEPT_OBSERVERS_MAX = POOL_SESSIONS / 16 };
 
+struct observers {
+	uint32_t most, user_most; /* kept sessions that observers, and observers of one user, may have */
+	uint32_t have, user_has;  /* those that they have, and all observers of the user who attaches */
+	uint32_t users;
+	struct {
+		uid_t uid;
+		uint32_t have;
+	} of_user[KEPT_OBSERVERS_MAX];
+};
+
+/* Count an observer. Those beyond the numbers of kept sessions have other sessions. */
+static void observer_count(struct observers *observers, uid_t uid)
+{
+	uint32_t i = 0;
+
+	if (observers->have == observers->most)
+		return;
+	while (i < observers->users && observers->of_user[i].uid != uid)
+		i++;
+	if (i == observers->users) {
+		observers->of_user[i].uid = uid;
+		observers->of_user[i].have = 0;
+		observers->users++;
+	}
+	if (observers->of_user[i].have == observers->user_most)
+		return;
+	observers->of_user[i].have++;
+	observers->have++;
+}
+
+/* Count the attached ordinary sessions, and the observers among them. */
+static void count(const struct pool *pool, uid_t uid, struct share_use *attached, struct observers *observers)
+{
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 
@@ -29,9 +60,11 @@ static uint32_t count(const struct pool *pool, uid_t uid, struct share_use *atta
 		attached->all++;
 		attached->of_user += session->uid == uid;
 		attached->of_tenant[session->tenant - pool->tenants]++;
-		observers += session->kind == SESSION_OBSERVER;
+		if (session->kind != SESSION_OBSERVER)
+			continue;
+		observers->user_has += session->uid == uid;
+		observer_count(observers, session->uid);
 	}
-	return observers;
 }
 
 static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
@@ -41,14 +74,16 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	const uint32_t sessions = config->limits.sessions, eighth = sessions / 8;
 	const uint32_t kept = config->limits.kept_sessions < eighth ? config->limits.kept_sessions : eighth;
 	const uint32_t shared = sessions - kept;
-	/* not available to this session kind: observers may use half of the kept sessions */
-	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2;
+	struct observers observers = {.most = kept / 2, .user_most = (kept / 2 + 1) / 2};
 	struct share_use attached = {0};
-	uint32_t observers = count(pool, uid, &attached), aside = 0;
+	uint32_t not_for_it, aside;
+	bool may_use_kept;
 
+	count(pool, uid, &attached, &observers);
+	may_use_kept = kind == SESSION_OBSERVER && observers.user_has < observers.user_most;
+	not_for_it = may_use_kept ? (kept + 1) / 2 : kept;
 	/* Observers take the kept sessions first. Otherwise they would take those that are guaranteed to tenants. */
-	if (kind == SESSION_WORKER)
-		aside = observers < kept / 2 ? observers : kept / 2;
+	aside = may_use_kept ? 0 : observers.have;
 	attached.all -= aside;
 	switch (share_check(pool, tenant, uid, &attached, shared, sessions - not_for_it)) {
 	case SHARE_LEFT: return 0;
@@ -57,7 +92,9 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 			"%u sessions are attached, and the other %u of limits.sessions (%u) are reserved for %s by "
 			"limits.kept_sessions; raise limits.sessions",
 			attached.all + aside, not_for_it - aside, sessions,
-			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
+			may_use_kept                     ? "admins and root"
+				: kind == SESSION_WORKER ? "admins and observers"
+							 : "admins and observers of other users");
 		break;
 	case SHARE_OF_OTHER_TENANTS:
 		snprintf(text, text_bytes,

@@ -5,7 +5,7 @@
  * other sessions are *ordinary*:
  *
  *   - limits.kept_sessions sessions, at most an eighth of all, are not available to workers. Half of these are not
- *     available to observers either;
+ *     available to observers either, and the observers of one user may have half of the others;
  *   - the tenants and users share the rest; see agent/pages/share.h.
  *
  * The numbers are counted from the kind and user of each session and not stored. Therefore the limits also apply after

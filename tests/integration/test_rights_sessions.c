@@ -195,17 +195,22 @@ static void test_a_tenant_leaves_others_their_sessions(void **state)
 	/* Root's workers belong to the tenant as well. */
 	crowd_start(0, SESSION_WORKER, 0, "limits.tenant_sessions");
 	crowd_start(BLUE_USER, SESSION_WORKER, GUARANTEED, "limits.kept_sessions");
-	crowd_start(OTHER_USER, SESSION_OBSERVER, KEPT / 2, "limits.kept_sessions");
+	crowd_start(OTHER_USER, SESSION_OBSERVER, KEPT / 4, "limits.kept_sessions");
+	crowd_start(RED_USER, SESSION_OBSERVER, KEPT / 4, "limits.kept_sessions");
 	tools_attach();
 }
 
-/* A tenant's observers use sessions that are kept for observers, not those that are guaranteed to other tenants. */
+/*
+ * A tenant's observers use sessions that are kept for observers, not those that are guaranteed to other tenants. One
+ * user can have half of them, so the observers of another user of the tenant, such as the exporter's, can attach.
+ */
 static void test_observers_leave_tenants_their_sessions(void **state)
 {
 	(void)state;
 	begin(TENANTS, "user_sessions = 100;");
 	crowd_start(RED_USER, SESSION_WORKER, SHARED - GUARANTEED, "limits.tenant_sessions");
-	crowd_start(RED_USER, SESSION_OBSERVER, KEPT / 2, "limits.tenant_sessions");
+	crowd_start(RED_USER, SESSION_OBSERVER, KEPT / 4, "limits.tenant_sessions");
+	crowd_start(OTHER_USER, SESSION_OBSERVER, KEPT / 4, "limits.tenant_sessions");
 	crowd_start(BLUE_USER, SESSION_WORKER, GUARANTEED, "limits.kept_sessions");
 	tools_attach();
 }
