@@ -179,6 +179,23 @@ static void test_a_signal_leaves_nothing(void **state)
 	ends_clean_by(SIGPIPE, "malloc_async_churn/run/attach");
 }
 
+/* timeout(1) sends SIGTERM to the program and to its group. A second signal does not stop the cleanup. */
+static void test_repeated_signals_leave_nothing(void **state)
+{
+	static const char *const arguments[] = {"--runs", "1000", "malloc_async_churn", NULL};
+	pid_t child = tool_start(arguments, -1);
+	siginfo_t info = {.si_pid = 0};
+
+	(void)state;
+	while (!there_is("malloc_async_churn/run/attach"))
+		assert_int_equal(waitpid(child, NULL, WNOHANG), 0);
+	do
+		assert_int_equal(kill(child, SIGTERM), 0);
+	while (waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid);
+	assert_int_equal(tool_wait(child), 128 + SIGTERM);
+	assert_nothing_left();
+}
+
 /* Every write to a closed pipe raises SIGPIPE, also those after the first. */
 static void test_a_closed_output_leaves_nothing(void **state)
 {
@@ -237,6 +254,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_a_signal_leaves_nothing),
+		cmocka_unit_test(test_repeated_signals_leave_nothing),
 		cmocka_unit_test(test_a_closed_output_leaves_nothing),
 		cmocka_unit_test(test_against_a_build),
 		cmocka_unit_test(test_steady_state_calls_no_driver),

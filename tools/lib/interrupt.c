@@ -25,10 +25,11 @@ void interrupts_catch(void (*also)(void))
 {
 	call_also = also;
 	catch (SIGINT, SA_RESETHAND, true);
-	catch (SIGTERM, SA_RESETHAND, true);
 	catch (SIGQUIT, SA_RESETHAND, true);
-	catch (SIGALRM, SA_RESETHAND, true);
-	catch (SIGHUP, SA_RESETHAND, false);
+	/* Programs such as timeout(1) send these to the process and to its group, so twice. */
+	catch (SIGTERM, 0, true);
+	catch (SIGALRM, 0, true);
+	catch (SIGHUP, 0, false);
 	/* Each further write to a closed pipe raises this signal again, also during the cleanup. */
 	catch (SIGPIPE, 0, false);
 }

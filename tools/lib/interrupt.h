@@ -7,8 +7,8 @@
 extern volatile sig_atomic_t interrupted; /* the signal; 0: none yet */
 
 /*
- * interrupts_catch() - set `interrupted` at these signals from now on. A second signal of the same kind ends the
- * process at once, except SIGPIPE. If SIGHUP (nohup) or SIGPIPE is ignored, it stays ignored.
+ * interrupts_catch() - set `interrupted` at these signals from now on. A second SIGINT or SIGQUIT, such as a second
+ * Ctrl-C, ends the process at once. If SIGHUP (nohup) or SIGPIPE is ignored, it stays ignored.
  *
  * @also: called at the signal; may be NULL
  */
