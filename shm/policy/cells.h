@@ -30,6 +30,7 @@ void cells_init(struct cells *cells, uint32_t count);
  * cells_learn() - make fresh counts a part of the rates, order the cells, and let the counts decay by a factor.
  *
  * @first_guess: rate of all cells, before anything is learned
+ * @memory:      factor of the counts, 0 to 1
  */
 void cells_learn(struct cells *cells, float first_guess, float memory);
 

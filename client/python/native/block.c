@@ -111,23 +111,11 @@ static int alloc(struct pool *pool, struct block *block, uint32_t pages, const s
 /* If C cannot hold the number of pages, name the valid ones; the library refuses other numbers. Return NULL. */
 static PyObject *refuse_pages(PyObject *self, PyObject *value)
 {
-	PyObject *type, *error, *trace, *most;
+	long long most = pages_for_refusal(self);
 
-	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
-		return NULL;
-	PyErr_Fetch(&type, &error, &trace);
-	most = PyObject_GetAttrString(self, "page_count");
-	if (!most) {
-		PyErr_Clear();
-		PyErr_Restore(type, error, trace);
-		return NULL;
-	}
-	Py_XDECREF(type);
-	Py_XDECREF(error);
-	Py_XDECREF(trace);
-	PyErr_Format(
-		PyExc_OverflowError, "page_count is %S; it must be from 1 to %S, the pages of the pool", value, most);
-	Py_DECREF(most);
+	if (most >= 0)
+		PyErr_Format(PyExc_OverflowError, "page_count is %S; it must be from 1 to %lld, the pages of the pool",
+			value, most);
 	return NULL;
 }
 

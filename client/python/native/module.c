@@ -96,6 +96,28 @@ int to_u32(PyObject *value, const char *name, uint32_t *result)
 	return 0;
 }
 
+long long pages_for_refusal(PyObject *self)
+{
+	PyObject *type, *error, *trace, *pages;
+	long long count;
+
+	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+		return -1;
+	PyErr_Fetch(&type, &error, &trace);
+	pages = PyObject_GetAttrString(self, "page_count");
+	count = pages ? PyLong_AsLongLong(pages) : -1;
+	Py_XDECREF(pages);
+	if (count < 0) {
+		PyErr_Clear();
+		PyErr_Restore(type, error, trace);
+		return -1;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(error);
+	Py_XDECREF(trace);
+	return count;
+}
+
 int to_u32_most(PyObject *value, const char *name, uint32_t most, uint32_t *result)
 {
 	char limits[32];

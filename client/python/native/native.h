@@ -95,6 +95,11 @@ static inline const char *plural(long long count)
 int to_u32(PyObject *value, const char *name, uint32_t *result);
 /* The same; the exception for a number that C cannot hold names `most`. The library refuses other numbers above it. */
 int to_u32_most(PyObject *value, const char *name, uint32_t most, uint32_t *result);
+/*
+ * Remove the OverflowError of a conversion, so that the caller can raise one that names the valid numbers. Return the
+ * page_count of a pool or range; or -1, with the exception unchanged, if it is another one or there is no page_count.
+ */
+long long pages_for_refusal(PyObject *self);
 int to_u64(PyObject *value, const char *name, uint64_t *result);
 /* Convert a timeout in milliseconds. The library refuses those below -1. */
 int to_timeout(PyObject *value, const char *name, int *result);

@@ -17,25 +17,11 @@ static const char *const after_names[ARGUMENTS] = {"first", "count", "after"};
  */
 static struct guard *refuse(PyObject *self, PyObject *value, const char *name, long least, long beyond)
 {
-	PyObject *type, *error, *trace, *pages;
-	long long count;
+	long long count = pages_for_refusal(self);
 
-	if (!PyErr_ExceptionMatches(PyExc_OverflowError))
-		return NULL;
-	PyErr_Fetch(&type, &error, &trace);
-	pages = PyObject_GetAttrString(self, "page_count");
-	count = pages ? PyLong_AsLongLong(pages) : -1;
-	Py_XDECREF(pages);
-	if (count < 0) {
-		PyErr_Clear();
-		PyErr_Restore(type, error, trace);
-		return NULL;
-	}
-	Py_XDECREF(type);
-	Py_XDECREF(error);
-	Py_XDECREF(trace);
-	PyErr_Format(PyExc_OverflowError, "%s is %S; it must be from %ld to %lld; the range has %lld page%s", name,
-		value, least, count - beyond, count, plural(count));
+	if (count >= 0)
+		PyErr_Format(PyExc_OverflowError, "%s is %S; it must be from %ld to %lld; the range has %lld page%s",
+			name, value, least, count - beyond, count, plural(count));
 	return NULL;
 }
 
