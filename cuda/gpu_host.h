@@ -59,6 +59,7 @@ struct host_granule {
 	uint32_t uses;   /* queued operations that use it */
 	uint8_t access;  /* enum gpu_access */
 	bool first;      /* a mapping begins here */
+	bool populated;  /* host_use_populate() has mapped all of it for writing */
 };
 
 struct host_range {
@@ -157,10 +158,13 @@ void host_range_fini(struct gpu_host *host);
  * registered.
  * host_use_check() - check that the operation may access it now; -EIO: it may not. The result is valid until
  * host_use_end().
+ * host_use_populate() - prepare whole granules, which the operation is about to overwrite, with one system call instead
+ * of a page fault for each 4 KiB. Call it after host_use_check().
  */
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
 int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
 int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access);
+void host_use_populate(struct gpu_host *host, const struct host_use *use);
 void host_use_end(struct gpu_host *host, struct host_use *use);
 
 /* gpu_host_stream.c. host_stream_queue_*() queue the stream's part of event_record() and event_wait(). */

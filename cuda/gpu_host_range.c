@@ -242,6 +242,7 @@ static int run_map(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64_t 
 		granule[i].memory = host_memory_slot(host, memories[i / per_handle]);
 		granule[i].access = GPU_ACCESS_NONE;
 		granule[i].first = i % per_handle == 0;
+		granule[i].populated = false;
 		memories[i / per_handle]->refs += granule[i].first;
 	}
 	range->mapped += count;
@@ -644,6 +645,39 @@ int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_a
 			rc = -EIO;
 	pthread_mutex_unlock(&host->lock);
 	return rc;
+}
+
+/*
+ * run_unpopulated() - find the first run of granules in [*granule, end) that are not populated, and mark them as
+ * populated. Return its length.
+ */
+static uint64_t run_unpopulated(struct gpu_host *host, struct host_granule *granules, uint64_t *granule, uint64_t end)
+{
+	uint64_t count = 0;
+
+	pthread_mutex_lock(&host->lock);
+	while (*granule < end && granules[*granule].populated)
+		++*granule;
+	while (*granule + count < end && !granules[*granule + count].populated)
+		granules[*granule + count++].populated = true;
+	pthread_mutex_unlock(&host->lock);
+	return count;
+}
+
+void host_use_populate(struct gpu_host *host, const struct host_use *use)
+{
+	uint64_t granule, end, count;
+
+	if (use->registration)
+		return;
+	granule = (use->va - use->range->va + host->granularity - 1) / host->granularity;
+	end = (use->va + use->bytes - use->range->va) / host->granularity;
+	while ((count = run_unpopulated(host, use->range->granules, &granule, end)) > 0) {
+		/* Linux before 5.14 has no such advice. The operation works without it. */
+		madvise((void *)(use->range->va + granule * host->granularity), count * host->granularity,
+			MADV_POPULATE_WRITE);
+		granule += count;
+	}
 }
 
 void host_use_end(struct gpu_host *host, struct host_use *use)

@@ -151,6 +151,7 @@ static int copy_execute(struct gpu_host *host, const struct operation *operation
 		rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
 	if (rc < 0)
 		return rc;
+	host_use_populate(host, &operation->to);
 	/* AddressSanitizer's memmove() copies single bytes */
 	if (to - from < bytes || from - to < bytes)
 		memmove((void *)to, (const void *)from, bytes);
@@ -164,6 +165,8 @@ static int fill_execute(struct gpu_host *host, const struct operation *operation
 	uint32_t *words = (uint32_t *)operation->to.va;
 	int rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
 
+	if (rc == 0)
+		host_use_populate(host, &operation->to);
 	for (uint64_t i = 0; rc == 0 && i < operation->to.bytes / sizeof(*words); i++)
 		words[i] = (uint32_t)operation->value;
 	return rc;

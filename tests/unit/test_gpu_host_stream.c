@@ -148,6 +148,38 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 	assert_memory_equal((void *)at(f, 3), (void *)at(f, 0), 16);
 }
 
+/* Return the number of pages of the kernel that a granule uses. */
+static uint64_t pages_used(const struct fixture *f, uint64_t granule)
+{
+	uint64_t count = f->granularity / f->page, used = 0;
+	unsigned char *states = calloc(count, 1);
+
+	assert_non_null(states);
+	assert_int_equal(mincore((void *)at(f, granule), f->granularity, states), 0);
+	for (uint64_t i = 0; i < count; i++)
+		used += states[i] & 1;
+	free(states);
+	return used;
+}
+
+/* Work that writes whole granules prepares their memory in advance, but no more memory than it writes. */
+static void test_work_uses_only_the_memory_that_it_writes(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t pages = f->granularity / f->page;
+
+	assert_int_equal(gpu_fill(f->gpu, at(f, 1) - f->page, 3, f->granularity + 2 * f->page, f->stream), 0);
+	assert_int_equal(finish(f), 0);
+	assert_int_equal(pages_used(f, 0), 1);
+	assert_int_equal(pages_used(f, 1), pages);
+	assert_int_equal(pages_used(f, 2), 1);
+	assert_int_equal(gpu_copy(f->gpu, at(f, 3), at(f, 0), f->granularity, f->stream), 0);
+	assert_int_equal(finish(f), 0);
+	assert_int_equal(pages_used(f, 3), pages);
+	assert_int_equal(value_at(f, 3), 0);
+	assert_int_equal(*(uint32_t *)(at(f, 4) - f->page), 3);
+}
+
 static void test_bad_arguments_are_refused_when_queued(void **state)
 {
 	struct fixture *f = *state;
@@ -942,6 +974,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_an_event_crosses_processes, setup_device, teardown),
 		cmocka_unit_test_setup_teardown(test_an_imported_event_dies_with_its_process, setup_device, teardown),
 		cmocka_unit_test_setup_teardown(test_fill_and_copy_move_the_bytes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_work_uses_only_the_memory_that_it_writes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_arguments_are_refused_when_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_in_use_cannot_be_taken_away, setup, teardown),
