@@ -127,7 +127,7 @@ static void map_undo(struct vm_space *space, uint32_t slot, const uint32_t *page
 		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap the pages that were mapped before the failure: %s",
 			gpu_error_text());
 		for (uint32_t i = 0; i < count; i++)
-			space->pages[slot + i] = pages[i] + 1;
+			space->pages[slot + i] = (pages[i] + 1) | VM_UNFINISHED;
 		return;
 	}
 	for (uint32_t i = 0; i < count; i++)
@@ -194,10 +194,16 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 	return 0;
 }
 
+/* The first page of the handle that is mapped at a slot. */
+static uint32_t mapped_page(const struct vm_space *space, uint32_t slot)
+{
+	return (space->pages[slot] & ~VM_UNFINISHED) - 1;
+}
+
 void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count)
 {
 	for (uint32_t i = slot; i < slot + count; i++) {
-		count_mapped(space, space->pages[i] - 1, UINT32_MAX);
+		count_mapped(space, mapped_page(space, i), UINT32_MAX);
 		space->pages[i] = 0;
 	}
 }
@@ -302,6 +308,10 @@ uint32_t vm_adopt_run(
 
 	transit = transit_begin(space->pool);
 	while (slot < end) {
+		if (unlikely(space->pages[slot] & VM_UNFINISHED)) {
+			gone[lost++] = slot++;
+			continue;
+		}
 		uint32_t run = word_run(space, slot, end - slot);
 		uint64_t taken = cache ? run_take(space, slot, run) : 0;
 		uint64_t ours = run_stand(space, slot, taken, cache, options ? options : &no_options);
@@ -322,7 +332,7 @@ bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count)
 	bool all = true;
 
 	for (uint32_t i = slot; i < slot + count; i++)
-		if (space->pages[i] && window_wanted(space->pool, space->pages[i] - 1))
+		if (space->pages[i] && window_wanted(space->pool, mapped_page(space, i)))
 			all &= unmap_run(space, i, 1) == 0;
 	return all;
 }

@@ -12,6 +12,9 @@
 
 #include "client/vm/handle.h"
 
+/* In vm_space.pages: the map failed, and then the unmap too. */
+#define VM_UNFINISHED (UINT32_C(1) << 31)
+
 struct vm_space {
 	/*
 	 * Pass all reclaimable slots to vm_let_go(). Return false if this is not possible now. Any thread of this
@@ -26,7 +29,10 @@ struct vm_space {
 	uint64_t slot_bytes;  /* size of one handle */
 	uint32_t slot_count;
 	_Atomic uint32_t slots_end; /* slots from here on were never mapped */
-	/* [slot_count] first page of the mapped handle plus 1; 0: none. The kernel allocates the memory on first use */
+	/*
+	 * [slot_count] first page of the mapped handle plus 1; 0: none. With VM_UNFINISHED, the slot may have no access
+	 * and must be mapped again before it is used. The kernel allocates the memory on first use
+	 */
 	uint32_t *pages;
 	struct vm_space *next, **link;
 };

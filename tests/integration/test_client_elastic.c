@@ -463,6 +463,28 @@ static void test_driver_faults(void **state)
 	gpool_close(other);
 }
 
+/* A commit can neither give access to its pages nor unmap them. The next one gives access, even to the same pages. */
+static void test_undo_fails(void **state)
+{
+	struct gpool_range *range;
+	struct gpool *pool;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	gpu_fault_set(pool->gpu, GPU_CALL_ACCESS, 1, -EIO);
+	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
+	assert_int_equal(commit(range, 0, 6), -ENOMEM);
+	gpu_fault_set(pool->gpu, GPU_CALL_ACCESS, 0, 0);
+	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 0, 0);
+	assert_int_equal(commit(range, 0, 6), 0);
+	fill(range, 0, 6, 1);
+	assert_int_equal(wrong(range, 0, 6, 1), 0);
+	gpool_close(pool);
+	AWAIT(free_pages() == PAGES);
+}
+
 /* Sleep, wake and destroy an elastic range while the n-th call fails. */
 static void test_driver_faults_asleep(void **state)
 {
@@ -1010,6 +1032,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_zeroed, stop),
 		cmocka_unit_test_teardown(test_captured, stop),
 		cmocka_unit_test_teardown(test_driver_faults, stop),
+		cmocka_unit_test_teardown(test_undo_fails, stop),
 		cmocka_unit_test_teardown(test_driver_faults_asleep, stop),
 		cmocka_unit_test_teardown(test_sleeps, stop),
 		cmocka_unit_test_teardown(test_sleeps_large_handles, stop),
