@@ -18,7 +18,6 @@ static struct {
 	bool key_made;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t sequences = 1; /* next tag sequence of the process */
 
 /* ---- tag sequences ---- */
@@ -162,10 +161,19 @@ static void fork_child(void)
 	pthread_mutex_unlock(&registry.lock);
 }
 
-static void registry_start(void)
+/* Prepare this process for its first pool. After an error, the next call tries again. The caller holds the lock. */
+static int registry_start(void)
 {
-	registry.key_made = pthread_key_create(&registry.key, thread_ends) == 0 &&
-		pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
+	if (registry.key_made)
+		return 0;
+	if (pthread_key_create(&registry.key, thread_ends))
+		return fail(-ENOMEM, "this process has no free key of pthread_key_create()");
+	if (pthread_atfork(fork_prepare, fork_parent, fork_child)) {
+		pthread_key_delete(registry.key);
+		return -ENOMEM;
+	}
+	registry.key_made = true;
+	return 0;
 }
 
 /* Remove the key at dlclose(): running threads must not call a destructor that is no longer loaded. */
@@ -175,24 +183,29 @@ static void __attribute__((destructor)) registry_stop(void)
 		pthread_key_delete(registry.key);
 }
 
-int thread_cache_pool_open(struct gpool *pool)
+/* The caller holds the lock. */
+static int slot_take(struct gpool *pool)
 {
-	int error = -EMFILE;
-
-	pthread_once(&registry_once, registry_start);
-	if (!registry.key_made)
-		return -ENOMEM;
-	pthread_mutex_lock(&registry.lock);
-	for (uint32_t i = 0; i < POOLS_MAX && error; i++) {
+	for (uint32_t i = 0; i < POOLS_MAX; i++) {
 		if (registry.epochs[i])
 			continue;
 		pool->slot = i;
 		pool->epoch = registry.epochs[i] = ++registry.last_epoch;
-		error = 0;
+		return 0;
 	}
+	return fail(-EMFILE, "this process has %d open pools, the limit; close one with gpool_close()", POOLS_MAX);
+}
+
+int thread_cache_pool_open(struct gpool *pool)
+{
+	int error;
+
+	pthread_mutex_lock(&registry.lock);
+	error = registry_start();
+	if (!error)
+		error = slot_take(pool);
 	pthread_mutex_unlock(&registry.lock);
-	return error ? fail(error, "this process has %d open pools, the limit; close one with gpool_close()", POOLS_MAX)
-		     : 0;
+	return error;
 }
 
 void thread_cache_pool_close(struct gpool *pool)
