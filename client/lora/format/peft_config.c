@@ -118,8 +118,8 @@ static int number_of(const struct json_value *value, bool positive, double *numb
 static int pattern_compile(const char *key, struct peft_pattern *pattern, struct reason *reason)
 {
 	char text[PEFT_PATTERN_BYTES_MAX + 16], name[REASON_NAME_BYTES];
+	int error = PCRE2_ERROR_HEAP_FAILED;
 	PCRE2_SIZE at;
-	int error;
 
 	refuse_name(key, name);
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
@@ -129,9 +129,11 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
 	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
 		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
-	if (!pattern->code)
-		return refuse(reason, "adapter_config.json: '%s' is not a valid regular expression", name);
-	return 0;
+	if (pattern->code)
+		return 0;
+	return error == PCRE2_ERROR_HEAP_FAILED
+		? -ENOMEM
+		: refuse(reason, "adapter_config.json: '%s' is not a valid regular expression", name);
 }
 
 static int patterns_read(const struct json_object *root, const char *key, bool positive, struct peft_patterns *patterns,
