@@ -119,10 +119,12 @@ static void text_write(FILE *out, const char *text)
 /* Make the length of the header, and the header. */
 static int header_make(const struct gpool_lora_array *const *order, uint32_t count, char **header, size_t *bytes)
 {
-	FILE *out = open_memstream(header, bytes);
 	uint64_t end = 0, length = 0;
+	FILE *out;
 	bool failed;
 
+	*header = NULL; /* fclose() may fail before it is set */
+	out = open_memstream(header, bytes);
 	if (!out)
 		return -ENOMEM;
 	fwrite(&length, sizeof(length), 1, out);
