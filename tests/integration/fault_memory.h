@@ -53,7 +53,7 @@ static int round_of_ranges(struct gpool *pool, const struct gpool_options *sessi
 static int round_of_sleep(struct gpool *pool, const struct gpool_options *session)
 {
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
-	struct gpool_range *range, *kept = NULL;
+	struct gpool_range *range, *kept = NULL, *elastic = NULL;
 	volatile uint64_t *words;
 	uint64_t address;
 	int error = gpool_object_delete(pool, "kept", 0), destroyed;
@@ -66,6 +66,10 @@ static int round_of_sleep(struct gpool *pool, const struct gpool_options *sessio
 	if (error)
 		return error;
 	error = gpool_range_create(pool, 2, &options, &kept);
+	if (!error)
+		error = gpool_range_reserve(pool, 4, NULL, &elastic);
+	if (!error)
+		error = gpool_range_commit(elastic, 0, 2, session->timeout_ms);
 	if (!error)
 		error = gpool_range_address(range, &address);
 	words = (volatile uint64_t *)(uintptr_t)address;
@@ -81,6 +85,10 @@ static int round_of_sleep(struct gpool *pool, const struct gpool_options *sessio
 	error = error ? error : destroyed;
 	if (kept) {
 		destroyed = gpool_range_destroy(kept);
+		error = error ? error : destroyed;
+	}
+	if (elastic) {
+		destroyed = gpool_range_destroy(elastic);
 		error = error ? error : destroyed;
 	}
 	destroyed = gpool_object_delete(pool, "kept", 0);

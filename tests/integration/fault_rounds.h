@@ -7,6 +7,7 @@
  *   base, store   all parts from `attach` to `objects` in parts[], one after the other
  *   a part        this part of parts[] alone
  *   adapters      loads of an adapter from its files, from the copy in host memory, and from the copy on disk
+ *   sets          adapters in int8, in shared pages, from arrays, and with a scheduler
  *   domains       pages that move between trust domains, and back
  *   upgrade       the agent continues with the module's file
  *   exports       fences of another process, as events of the driver
@@ -17,6 +18,7 @@
 
 #include "tests/integration/fault_adapters.h"
 #include "tests/integration/fault_base.h"
+#include "tests/integration/fault_kernels.h"
 #include "tests/integration/fault_memory.h"
 #include "tests/integration/fault_processes.h"
 #include "tests/integration/fault_streams.h"
@@ -55,6 +57,10 @@ static const struct {
 	{"huge", round_of_attach, false},
 	{"driver", round_of_driver, false},
 	{"batches", round_of_batches, false},
+	{"kernels", round_of_kernels, false},
+	{"reports", round_of_reports, false},
+	{"waits", round_of_waits, false},
+	{"policies", round_of_policies, false},
 };
 
 static int round_of_parts(const char *scenario, const char *where, int timeout_ms)
@@ -65,6 +71,12 @@ static int round_of_parts(const char *scenario, const char *where, int timeout_m
 	struct gpool *pool;
 	int error = gpool_open(&options, &pool);
 
+	if (error && fault_of_worker()) {
+		/* The process can try again. */
+		if (gpool_open(&options, &pool))
+			return -EBADMSG;
+		gpool_close(pool);
+	}
 	if (error)
 		return error;
 	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && !error; i++)
@@ -83,6 +95,8 @@ static int round_of(const char *scenario, const char *where, int timeout_ms)
 		return round_of_exports(where, timeout_ms);
 	if (!strcmp(scenario, "adapters"))
 		return round_of_adapters(where, timeout_ms);
+	if (!strcmp(scenario, "sets"))
+		return round_of_sets(where, timeout_ms);
 	if (!strcmp(scenario, "domains"))
 		return round_of_domains(where, timeout_ms);
 	if (!strcmp(scenario, "upgrade"))

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static int is_second(void *checks)
@@ -328,10 +329,30 @@ static int driver_pool_use(struct gpool *pool)
 	return error ? error : gpool_free_async(pool, addresses[2], 0);
 }
 
+/* Load an adapter from its copy on disk in int8, which the GPU converts. */
+static int converted_load(struct gpool *pool, const struct gpool_options *session)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *lora;
+	char cache[160];
+	int error;
+
+	snprintf(cache, sizeof(cache), "%s/../cache-%d", session->directory, (int)getpid());
+	mkdir(cache, 0700);
+	options.flags = GPOOL_LORA_INT8;
+	options.element = GPOOL_LORA_BF16;
+	options.rebalance_ms = UINT32_MAX;
+	options.cache_dir = cache;
+	error = gpool_lora_create(pool, &options, &lora);
+	return error ? error : adapters_load(lora, "plain", 1, WAIT_MS);
+}
+
 static int round_of_driver(struct gpool *pool, const struct gpool_options *session)
 {
 	int error = round_of_batches(pool, session);
 
+	if (!error)
+		error = converted_load(pool, session);
 	if (!error)
 		error = other_thread_use(pool);
 	return error ? error : driver_pool_use(pool);

@@ -48,6 +48,15 @@ static bool fault_has_happened(void)
 	return file && atomic_load(&file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX].failed);
 }
 
+/* Return true if this has been a call site of a worker. No further call fails then. */
+static bool fault_of_worker(void)
+{
+	const struct fault_file *file = fault_file();
+
+	return fault_has_happened() &&
+		file->trial_of[atomic_load(&file->trial) % FAULT_TRIALS_MAX].site.module == FAULT_WORKER;
+}
+
 /*
  * In some scenarios the causes of a trial (fault_file.h) fail only during one step of the round, from causes_begin() to
  * causes_end(). In the others they fail at any time.

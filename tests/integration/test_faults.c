@@ -139,7 +139,7 @@ static void folder_remove(void)
 static pid_t gpoold_start(const struct fault *fault, int nth)
 {
 	char trace[64], inject[128], pool[192], config[96];
-	char *plain[] = {gpoold, "--dir", directory, "--pool", pool, NULL, NULL, NULL};
+	char *plain[] = {gpoold, "--dir", directory, "--pool", pool, NULL, NULL, NULL, NULL, NULL};
 	char *traced[] = {"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir",
 		directory, "--pool", pool, "--set", "mover.patience=500ms", NULL};
 
@@ -155,9 +155,14 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 		"pages,page_size=%s,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
 		strcmp(scenario, "driver") ? "host" : "cuda", PAGES, strcmp(scenario, "huge") ? "512KB" : "2MB");
 	snprintf(config, sizeof(config), "%s/conf", base);
-	if (!strcmp(scenario, "adapters")) {
+	if (!strcmp(scenario, "adapters") || !strcmp(scenario, "sets")) {
 		plain[5] = "--pool";
 		plain[6] = "name=warm,backend=host,size=32 pages,page_size=512KB,reserved=0";
+	} else if (!strcmp(scenario, "policies")) {
+		plain[5] = plain[7] = "--set";
+		plain[6] = "eviction.policy=adaptive";
+		plain[8] = "pins.max_duration=10ms";
+		strcat(pool, ",handle_size=2MB");
 	} else if (!strcmp(scenario, "huge")) {
 		strcat(pool, ",huge_pages=yes");
 	} else if (!strcmp(scenario, "store")) {
@@ -370,7 +375,8 @@ static void remains_are_removed(void)
  */
 static const char *whole(void)
 {
-	static const char *const own[] = {"adapters", "domains", "driver", "hanging", "huge", "upgrade", "store"};
+	static const char *const own[] = {
+		"adapters", "domains", "driver", "hanging", "huge", "policies", "sets", "upgrade", "store"};
 	const struct fault_file *sites = fault_file();
 
 	if (!sites || !sites->trials)
