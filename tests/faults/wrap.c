@@ -22,21 +22,23 @@ static struct fault_site *sites;
  * have the functions that it does not call.
  */
 #define CALL(name, result, error) \
-	__attribute__((weak)) long __real_##name(long, long, long, long, long, long, long, long);
+	__attribute__((weak)) long __real_##name(long, long, long, long, long, long, long, long, long);
 #define NEVER(name, reason)
+#define PLAIN(patterns, reason)
 #include "tests/faults/calls.def"
 #undef CALL
 #undef NEVER
+#undef PLAIN
 
 __attribute__((constructor)) static void begin(void)
 {
 	const char *path = getenv("GPOOL_FAULT_FILE");
-	long fd = path ? (int)__real_open((long)path, O_RDWR | O_CLOEXEC, 0, 0, 0, 0, 0, 0) : -1;
+	long fd = path ? (int)__real_open((long)path, O_RDWR | O_CLOEXEC, 0, 0, 0, 0, 0, 0, 0) : -1;
 	void *base;
 
 	if (fd < 0)
 		return;
-	base = (void *)__real_mmap(0, FAULT_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, 0, 0);
+	base = (void *)__real_mmap(0, FAULT_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, 0, 0, 0);
 	if (base == MAP_FAILED)
 		abort();
 	file = base;
@@ -98,13 +100,14 @@ static int error_at(const void *from)
 #define FAIL_NEGATIVE(error) (-(error))
 #define FAIL_POSITIVE(error) (error)
 #define CALL(name, result, error) \
-	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h); \
-	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h) \
+	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h, long i); \
+	long __wrap_##name(long a, long b, long c, long d, long e, long f, long g, long h, long i) \
 	{ \
 		int found = error_at(__builtin_return_address(0)); \
 \
 		return found ? FAIL_##result(found == ERROR_USUAL ? (error) : found) \
-			     : __real_##name(a, b, c, d, e, f, g, h); \
+			     : __real_##name(a, b, c, d, e, f, g, h, i); \
 	}
 #define NEVER(name, reason)
+#define PLAIN(patterns, reason)
 #include "tests/faults/calls.def"

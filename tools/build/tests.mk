@@ -111,9 +111,9 @@ $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_o
 
 # gpoold, its module and a worker in which any call site of calls.def can fail (tests/faults). Files with call sites are
 # compiled without sibling calls, so that each call has a return address of its own.
-FAULT_CALLS := $(shell sed -n 's/^CALL.\([a-z0-9_]*\),.*/\1/p' tests/faults/calls.def)
+FAULT_CALLS := $(shell sed -n 's/^CALL.\([A-Za-z0-9_]*\),.*/\1/p' tests/faults/calls.def)
 paren := (
-FAULT_SRC := $(shell printf '[^a-z_]%s[$(paren)]\n' $(FAULT_CALLS) | grep -lEf - $(AGENT_SRC) $(CLIENT_SRC) $(LORA_SRC) $(wildcard proto/*.c shm/*.c))
+FAULT_SRC := $(shell printf '[^a-z_]%s[$(paren)]\n' $(FAULT_CALLS:_8=) | grep -lEf - $(AGENT_SRC) $(CLIENT_SRC) $(LORA_SRC) $(COMMON_SRC))
 FAULT_OBJ := $(patsubst %.c,$(B)/obj/faults/%.o,$(FAULT_SRC))
 FAULT_LDFLAGS := $(FAULT_CALLS:%=-Wl,--wrap=%)
 fault_obj = $(foreach o,$(1),$(if $(filter $(o:$(B)/obj/%=$(B)/obj/faults/%),$(FAULT_OBJ)),$(o:$(B)/obj/%=$(B)/obj/faults/%),$(o)))
