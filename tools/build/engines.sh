@@ -47,6 +47,17 @@ if ! cmp -s "$lock" "$folder/engines.txt"; then
     # Like Debian's pip, trust the certificates of the system, which may include that of a proxy.
     again env VIRTUAL_ENV="$folder" UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}" UV_SYSTEM_CERTS=true \
         "$folder/bin/uv" pip install -q --no-deps -r "$lock"
+    # For test_flashinfer.py, unpack the headers of FlashInfer. vLLM would use the package if it were installed.
+    again "$folder/bin/pip" download -q --disable-pip-version-check --no-deps -d "$folder/flashinfer" \
+        "$(sed -n 's/^# headers: //p' "$lock")"
+    "$folder/bin/python" - "$folder/flashinfer" <<'END'
+import pathlib, sys, zipfile
+[wheel] = pathlib.Path(sys.argv[1]).glob("*.whl")
+with zipfile.ZipFile(wheel) as file:
+    parts = ("flashinfer/data/include/", "flashinfer/data/cccl/")
+    file.extractall(sys.argv[1], [name for name in file.namelist() if name.startswith(parts)])
+wheel.unlink()
+END
     cp "$lock" "$folder/engines.txt"
 fi
 
