@@ -4,6 +4,7 @@
 #ifndef GPOOL_TESTS_FAULT_ADAPTERS_H
 #define GPOOL_TESTS_FAULT_ADAPTERS_H
 
+#include "client/lora/load/lora.h"
 #include "tests/integration/fault_trial.h"
 
 #include <errno.h>
@@ -238,27 +239,58 @@ static int request_schedule(struct gpool *pool, struct gpool_lora *lora, uint32_
 	return error ? error : ended;
 }
 
-/* Register matrices in memory, and use them by a scheduler. */
+enum { ARRAY_RANK = 64, ARRAY_COLUMNS = 800 }; /* two such adapters fit into a page */
+
+static int array_register(struct gpool_lora *lora, int number, uint32_t *id)
+{
+	static const char config[] = "{\"peft_type\": \"LORA\", \"r\": 64, \"lora_alpha\": 8, "
+				     "\"rank_pattern\": {\"q_proj\": 64}, \"target_modules\": [\"q_proj\"]}";
+	static float values[ARRAY_RANK * ARRAY_COLUMNS];
+	const struct gpool_lora_array arrays[] = {
+		{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", values, ARRAY_COLUMNS, 1, ARRAY_RANK,
+			ARRAY_COLUMNS, GPOOL_LORA_F32, 0},
+		{"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", values, 1, ARRAY_COLUMNS,
+			ARRAY_COLUMNS, ARRAY_RANK, GPOOL_LORA_F32, 0},
+	};
+	char name[16];
+
+	for (int i = 0; i < ARRAY_RANK * ARRAY_COLUMNS; i++)
+		values[i] = (float)(i % 7 - number);
+	snprintf(name, sizeof(name), "arrays%d", number);
+	return gpool_lora_register_arrays(lora, name, config, arrays, 2, id, NULL);
+}
+
+/* Unload one of two adapters in each of two pages. A loader thread then moves the others into one page. */
+static int arrays_pack(struct gpool_lora *lora)
+{
+	uint32_t ids[4];
+	int error = 0;
+
+	for (int i = 0; i < 4 && !error; i++) {
+		error = array_register(lora, i + 1, &ids[i]);
+		if (!error)
+			error = adapter_use(lora, ids[i], WAIT_MS);
+	}
+	for (int i = 0; i < 4 && !error; i += 2)
+		error = gpool_lora_unload(lora, ids[i]);
+	for (int i = 0; i < AWAIT_TRIES && !error && tails_page_count(&lora->tails) > 1 && !fault_has_happened(); i++)
+		poll(NULL, 0, AWAIT_STEP_MS);
+	for (int i = 1; i < 4 && !error; i += 2)
+		error = gpool_lora_unload(lora, ids[i]);
+	return error;
+}
+
+/* Register matrices in memory, and use them by a scheduler and in shared pages. */
 static int arrays_use(struct gpool *pool, struct gpool_lora *lora)
 {
-	static const char config[] = "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, "
-				     "\"rank_pattern\": {\"q_proj\": 4}, \"target_modules\": [\"q_proj\"]}";
-	static float values[4 * 96];
-	const struct gpool_lora_array arrays[] = {
-		{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", values, 96, 1, 4, 96, GPOOL_LORA_F32,
-			0},
-		{"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", values, 1, 96, 96, 4, GPOOL_LORA_F32,
-			0},
-	};
 	uint32_t id;
-	int error;
+	int error = array_register(lora, 0, &id);
 
-	for (int i = 0; i < 4 * 96; i++)
-		values[i] = (float)(i % 7 - 3);
-	error = gpool_lora_register_arrays(lora, "arrays", config, arrays, 2, &id, NULL);
 	if (!error)
 		error = request_schedule(pool, lora, id);
-	return error ? error : gpool_lora_unload(lora, id);
+	if (!error)
+		error = gpool_lora_unload(lora, id);
+	return error ? error : arrays_pack(lora);
 }
 
 /* Adapters in int8, in shared pages, from arrays, with limits. */
