@@ -21,6 +21,11 @@
  * densities were kept, and how many if those in the cells with the highest rates were, for as many nodes as were kept.
  * The candidates are ordered by the rates of the cells if that yields more hits; see order_choose().
  *
+ * If nodes are touched only for some time after their first insertion, neither order suffices. The policy therefore
+ * numbers the first insertions (births). If a cache kept the nodes that were born last, it would have a node exactly if
+ * fewer nodes were born since than can be kept, so the hits of such a cache can be counted exactly, without another
+ * tree. The candidates are ordered by birth while that yields more hits than the order above.
+ *
  * The unit of age is the size of the cache. Before anything is learned, the rates fall with age, which yields LRU. The
  * size of the cache is the number of nodes kept at an eviction. It is changed only if this number exceeds it or is less
  * than a quarter of it, because the capacity might not be a fixed number of nodes.
@@ -73,7 +78,17 @@ enum {
 	USES_EXACT = 8,
 	CELL_LEFT = CLASS_TOUCHED + 2 * USES_STEPS,
 	CELLS = CELL_LEFT + 2,
-	LISTS = AGE_LISTS + CELLS,
+
+	/*
+	 * Births. A node stores the number of its birth in units of at most 1/BIRTH_STEPS of the size of the cache. The
+	 * last BIRTH_FAR units are distinguished. Each unit has a list, and the lists are used in turn; the others
+	 * suffice until old nodes are visited. Ghosts are replaced long before 2^16 units have passed.
+	 */
+	BIRTH_STEPS = 64,
+	BIRTH_FAR = 192,
+	BIRTH_LISTS = 256,
+	FIRST_BIRTH_LIST = AGE_LISTS + CELLS,
+	LISTS = FIRST_BIRTH_LIST + BIRTH_LISTS,
 
 	GHOST_WAYS = 8,      /* entries of a bucket; a key may be in any of them, and the oldest one is replaced */
 	CLOCK_FAR = 1 << 30, /* maximum age; ages are stored in 32 bits */
@@ -111,6 +126,7 @@ struct entry {
 	uint32_t seen;       /* clock up to which the node's time was counted */
 	uint32_t prev, next; /* ring of a list; the heads of the lists follow the entries of the nodes */
 	uint16_t list;
+	uint16_t birth;  /* see BIRTH_STEPS */
 	uint8_t touches; /* at most 255 */
 	uint8_t origin;  /* class of the parent, see ORIGINS */
 	uint8_t place;   /* distance below that parent, at most 255 */
@@ -121,6 +137,7 @@ struct entry {
 struct ghost {
 	uint64_t key;
 	uint32_t touched, seen;
+	uint16_t birth;
 	uint8_t kind, cell, touches, pause;
 	bool used, grew;
 };
@@ -131,7 +148,14 @@ static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHO
 
 static_assert((int)CELLS <= (int)CELLS_MAX, "cells of the policy");
 
-/* Decaying sums of the differences between the hits of the order by uses and by density, and of their squares. */
+/* By which the candidates are ordered. */
+enum order {
+	BY_DENSITY,
+	BY_USES, /* by the rates of the cells */
+	BY_BIRTH,
+};
+
+/* Decaying sums of the differences between the hits of two orders, and of their squares. */
 struct lead {
 	float sum, square;
 };
@@ -149,9 +173,20 @@ struct adaptive {
 	float fresh_time[CLASSES][AGES], fresh_touches[CLASSES][AGES]; /* counts since the last computation */
 	float density[CLASSES][AGES];
 	struct cells cells;
-	bool by_uses; /* the candidates are ordered by the rates of the cells */
-	struct lead lead;
-	/* lists of classes and ages in the order of density, lowest first, and then cells in the order of rates */
+	uint32_t births;      /* nodes inserted so far that were not remembered */
+	uint32_t birth_shift; /* a unit of births is 2 to the power of birth_shift */
+	/* kept nodes and births after the last eviction; UINT32_MAX nodes: none */
+	uint32_t room, room_births;
+	uint32_t hits;       /* touches of nodes since the last computation */
+	uint32_t birth_hits; /* those if the nodes born last were kept */
+	enum order order;
+	bool by_uses;           /* the order by uses is better than that by density */
+	struct lead uses_lead;  /* of the order by uses over that by density */
+	struct lead birth_lead; /* of the order by birth over the better one of these */
+	/*
+	 * lists of classes and ages in the order of density, lowest first; then cells in the order of rates; then lists
+	 * by birth
+	 */
 	uint16_t rank[LISTS], by_rank[LISTS];
 	struct bitmap occupied; /* ranks of nonempty lists */
 	struct bitmap kept;     /* kept nodes */
@@ -272,6 +307,36 @@ static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
 	return clocks < CLOCK_FAR ? (uint32_t)clocks : CLOCK_FAR;
 }
 
+/* ---- births ---- */
+
+static uint32_t births_now(const struct adaptive *adaptive)
+{
+	return adaptive->births >> adaptive->birth_shift;
+}
+
+/* Return the number of units since a birth. */
+static uint32_t birth_age(const struct adaptive *adaptive, uint16_t birth)
+{
+	return (uint16_t)(births_now(adaptive) - birth);
+}
+
+static uint16_t birth_limit(const struct adaptive *adaptive, uint16_t birth)
+{
+	return birth_age(adaptive, birth) > BIRTH_FAR ? (uint16_t)(births_now(adaptive) - BIRTH_FAR) : birth;
+}
+
+/* Return whether a node would be kept if the nodes born last had been kept at the last eviction. */
+static bool birth_hits(const struct adaptive *adaptive, uint16_t birth)
+{
+	return (uint64_t)birth_age(adaptive, birth) << adaptive->birth_shift <
+		(uint64_t)adaptive->room + (adaptive->births - adaptive->room_births);
+}
+
+static uint32_t birth_list(uint32_t birth)
+{
+	return FIRST_BIRTH_LIST + birth % BIRTH_LISTS;
+}
+
 /* ---- counting ---- */
 
 /*
@@ -296,6 +361,7 @@ static void node_count(struct eviction *eviction, uint32_t node)
 	uint32_t clocks = node_clocks(eviction, node), unseen = now_of(eviction) - entry->seen;
 
 	time_count(adaptive, class_of(adaptive, entry), cell_of(entry), clocks - least(unseen, clocks), clocks);
+	entry->birth = birth_limit(adaptive, entry->birth);
 	entry->seen = now_of(eviction);
 }
 
@@ -574,6 +640,8 @@ static void ranks_make(struct adaptive *adaptive)
 	lists_sort(adaptive, 2, other, adaptive->by_rank);
 	for (uint32_t i = 0; i < CELLS; i++)
 		adaptive->by_rank[AGE_LISTS + i] = (uint16_t)(AGE_LISTS + adaptive->cells.order[i]);
+	for (uint32_t list = FIRST_BIRTH_LIST; list < LISTS; list++)
+		adaptive->by_rank[list] = (uint16_t)list;
 	for (rank = 0; rank < LISTS; rank++)
 		adaptive->rank[adaptive->by_rank[rank]] = (uint16_t)rank;
 	for (uint32_t i = 0; i < occupied_count; i++)
@@ -630,8 +698,10 @@ static uint32_t list_of(const struct eviction *eviction, uint32_t node)
 	const struct adaptive *adaptive = eviction->state;
 	const struct entry *entry = &adaptive->entries[node];
 
-	if (adaptive->by_uses)
+	if (adaptive->order == BY_USES)
 		return AGE_LISTS + cell_of(entry);
+	if (adaptive->order == BY_BIRTH)
+		return birth_list(entry->birth);
 	return class_of(adaptive, entry) * AGES + age_of(adaptive, node_clocks(eviction, node));
 }
 
@@ -676,15 +746,15 @@ static void list_change(struct eviction *eviction, uint32_t node)
 	list_add(eviction, node);
 }
 
-/* Move a candidate whose age has changed since it was listed. Return false if the age is the same. */
-static bool list_renew(struct eviction *eviction, uint32_t node)
+/* Return whether a candidate has left its list since it was listed. Its class and cell have not changed. */
+static bool list_is_old(const struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
+	const struct entry *entry = &adaptive->entries[node];
 
-	if (adaptive->by_uses || adaptive->entries[node].list % AGES == age_of(adaptive, node_clocks(eviction, node)))
-		return false;
-	list_change(eviction, node);
-	return true;
+	if (adaptive->order == BY_DENSITY)
+		return entry->list % AGES != age_of(adaptive, node_clocks(eviction, node));
+	return adaptive->order == BY_BIRTH && entry->list != birth_list(entry->birth);
 }
 
 /* Move all candidates whose list has changed, because ages were adapted or the order was. */
@@ -698,16 +768,26 @@ static void lists_change(struct eviction *eviction)
 			list_change(eviction, node);
 }
 
+/* Return the list from which the next candidate is evicted. The list by birth after the current one is the oldest. */
+static uint32_t list_first(const struct adaptive *adaptive)
+{
+	uint32_t rank = BITMAP_NONE;
+
+	if (adaptive->order == BY_BIRTH)
+		rank = bitmap_next(&adaptive->occupied, birth_list(births_now(adaptive) + 1));
+	return adaptive->by_rank[rank == BITMAP_NONE ? bitmap_lowest(&adaptive->occupied) : rank];
+}
+
 static uint32_t adaptive_victim(struct eviction *eviction)
 {
 	const struct adaptive *adaptive = eviction->state;
-	uint32_t node;
+	uint32_t node = adaptive->entries[eviction->node_count + list_first(adaptive)].next;
 
-	do {
-		uint32_t list = adaptive->by_rank[bitmap_lowest(&adaptive->occupied)];
-
-		node = adaptive->entries[eviction->node_count + list].next;
-	} while (list_renew(eviction, node));
+	/* In the order by birth, only the oldest list has nodes that should be in another list, which is not better. */
+	while (adaptive->order == BY_DENSITY && list_is_old(eviction, node)) {
+		list_change(eviction, node);
+		node = adaptive->entries[eviction->node_count + list_first(adaptive)].next;
+	}
 	return node;
 }
 
@@ -740,6 +820,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	*place = (struct ghost){.key = eviction->nodes[node].key,
 		.touched = now - node_clocks(eviction, node),
 		.seen = now,
+		.birth = entry->birth,
 		.kind = (uint8_t)class_of(adaptive, entry),
 		.cell = (uint8_t)cell_of(entry),
 		.touches = entry->touches,
@@ -749,8 +830,11 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	eviction->stats.ghosts++;
 }
 
-/* If a remembered node was inserted again, count the touch that it would have received if it had been kept. */
-static void ghost_return(struct eviction *eviction, uint32_t node)
+/*
+ * If a remembered node was inserted again, count the touch that it would have received if it had been kept. Return
+ * false if it was not remembered.
+ */
+static bool ghost_return(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
 	struct entry *entry = &adaptive->entries[node];
@@ -764,10 +848,13 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 		entry->pause = pause_after(ghost->touches, ghost->pause, now_of(eviction) - ghost->touched);
 		entry->touches = ghost->touches < UINT8_MAX ? ghost->touches + 1 : UINT8_MAX;
 		entry->grew = ghost->grew;
+		entry->birth = birth_limit(adaptive, ghost->birth);
+		adaptive->birth_hits += birth_hits(adaptive, ghost->birth);
 		ghost_drop(eviction, ghost);
 		eviction->stats.returns++;
-		return;
+		return true;
 	}
+	return false;
 }
 
 /* ---- visits ---- */
@@ -782,8 +869,8 @@ static void range_look(struct eviction *eviction, uint32_t first, uint32_t end)
 		eviction->stats.visits++;
 		node_count(eviction, node);
 		/* Nodes that were just inserted or touched are not listed. */
-		if (adaptive->entries[node].listed)
-			list_renew(eviction, node);
+		if (adaptive->entries[node].listed && list_is_old(eviction, node))
+			list_change(eviction, node);
 	}
 }
 
@@ -835,22 +922,42 @@ static float hits_by_density(const struct adaptive *adaptive, float time)
 	return hits.touches;
 }
 
+/* Add the difference between the hits of two orders since the last choice. */
+static void lead_add(struct lead *lead, float more)
+{
+	lead->sum = lead->sum * memory + more;
+	lead->square = lead->square * memory + more * more;
+}
+
+/* Return whether the lead exceeds LEAD_DEVIATIONS standard deviations. */
+static bool lead_is_clear(const struct lead *lead)
+{
+	return lead->sum > 0 && lead->sum * lead->sum > LEAD_DEVIATIONS * LEAD_DEVIATIONS * lead->square;
+}
+
 /*
- * Choose between the orders by density and by uses, from the hits that each would have had since the last choice. The
- * order by uses is chosen if the sum of the differences exceeds LEAD_DEVIATIONS standard deviations, and as long as it
- * is positive. time: of all nodes that were kept since the last choice. Return whether the order changed.
+ * Choose the order from the hits that each would have had since the last choice. The order by uses replaces that by
+ * density if its lead is clear, and as long as it is positive. The order by birth replaces the better one of both only
+ * as long as its lead is clear, because meanwhile the hits of the better one are only estimated, and too low. time: of
+ * all nodes that were kept since the last choice. Return whether the order changed.
  */
 static bool order_choose(struct adaptive *adaptive, float time)
 {
-	float more = cells_hits(&adaptive->cells, time) - hits_by_density(adaptive, time);
-	struct lead *lead = &adaptive->lead;
-	bool before = adaptive->by_uses;
+	float density = hits_by_density(adaptive, time), uses = cells_hits(&adaptive->cells, time);
+	float learned = adaptive->by_uses ? uses : density;
+	enum order before = adaptive->order;
 
-	lead->sum = lead->sum * memory + more;
-	lead->square = lead->square * memory + more * more;
-	adaptive->by_uses =
-		lead->sum > 0 && (before || lead->sum * lead->sum > LEAD_DEVIATIONS * LEAD_DEVIATIONS * lead->square);
-	return adaptive->by_uses != before;
+	if (before != BY_BIRTH)
+		learned = (float)adaptive->hits;
+	lead_add(&adaptive->birth_lead, (float)adaptive->birth_hits - learned);
+	lead_add(&adaptive->uses_lead, uses - density);
+	adaptive->hits = adaptive->birth_hits = 0;
+	adaptive->by_uses = adaptive->uses_lead.sum > 0 && (adaptive->by_uses || lead_is_clear(&adaptive->uses_lead));
+	if (lead_is_clear(&adaptive->birth_lead))
+		adaptive->order = BY_BIRTH;
+	else
+		adaptive->order = adaptive->by_uses ? BY_USES : BY_DENSITY;
+	return adaptive->order != before;
 }
 
 static void step(struct eviction *eviction)
@@ -883,6 +990,9 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 	adaptive->size = size;
 	adaptive->bucket_mask = buckets - 1;
 	adaptive->ghost_hand = 0;
+	adaptive->birth_shift = 0;
+	while (size >> adaptive->birth_shift >= 2 * BIRTH_STEPS)
+		adaptive->birth_shift++;
 	ages_make(adaptive);
 }
 
@@ -919,11 +1029,25 @@ static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
 	}
 }
 
+/* Convert the births of kept nodes after birth_shift has changed. */
+static void births_rescale(struct adaptive *adaptive, uint32_t shift_before)
+{
+	uint32_t now_before = adaptive->births >> shift_before;
+
+	for (uint32_t node = bitmap_next(&adaptive->kept, 0); node != BITMAP_NONE;
+		node = bitmap_next(&adaptive->kept, node + 1)) {
+		uint16_t *birth = &adaptive->entries[node].birth;
+		uint32_t age = least((uint16_t)(now_before - *birth), BIRTH_FAR) << shift_before;
+
+		*birth = (uint16_t)(births_now(adaptive) - least(age >> adaptive->birth_shift, BIRTH_FAR));
+	}
+}
+
 /* Change the size of the cache. The ghosts are discarded, and the counts are adapted. */
 static void rescale(struct eviction *eviction, uint32_t size)
 {
 	struct adaptive *adaptive = eviction->state;
-	uint32_t shift = adaptive->age_shift;
+	uint32_t shift = adaptive->age_shift, birth_shift = adaptive->birth_shift;
 
 	/* Do not access memory that was never used. */
 	if (eviction->stats.ghosts)
@@ -933,6 +1057,7 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	size_set(adaptive, size);
 	fresh_add(adaptive);
 	counts_rescale(adaptive, shift);
+	births_rescale(adaptive, birth_shift);
 	lists_change(eviction);
 	learn(adaptive);
 	adaptive->turned = 0;
@@ -976,6 +1101,7 @@ static int adaptive_init(struct eviction *eviction)
 	if (!adaptive)
 		return -ENOMEM;
 	size_set(adaptive, nodes);
+	adaptive->room = UINT32_MAX;
 	cells_begin(&adaptive->cells);
 	adaptive->entries = calloc((size_t)nodes + LISTS, sizeof(*adaptive->entries));
 	adaptive->ghosts = calloc((size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS, sizeof(*adaptive->ghosts));
@@ -1051,7 +1177,8 @@ static void adaptive_inserted(struct eviction *eviction, uint32_t node)
 	bitmap_add(&adaptive->kept, node);
 	adaptive->entries[node] = (struct entry){.seen = now_of(eviction)};
 	entry_place(adaptive, node, parent);
-	ghost_return(eviction, node);
+	if (!ghost_return(eviction, node))
+		adaptive->entries[node].birth = (uint16_t)(++adaptive->births >> adaptive->birth_shift);
 	if (parent != EVICTION_NONE) {
 		entry_grew(eviction, parent);
 		if (eviction->nodes[parent].children == 2)
@@ -1070,6 +1197,8 @@ static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t 
 
 	time_count(adaptive, kind, cell, age - least(unseen, age), age);
 	touch_count(adaptive, kind, cell, age);
+	adaptive->hits++;
+	adaptive->birth_hits += birth_hits(adaptive, entry->birth);
 	entry->seen = now_of(eviction);
 	entry->pause = pause_after(entry->touches, entry->pause, age);
 	entry->touches += entry->touches < UINT8_MAX;
@@ -1082,11 +1211,13 @@ static void adaptive_left(struct eviction *eviction, uint32_t node, bool evicted
 	struct adaptive *adaptive = eviction->state;
 
 	node_count(eviction, node);
+	if (evicted) {
+		size_look(eviction);
+		ghost_add(eviction, node);
+		adaptive->room = eviction->stats.kept - 1;
+		adaptive->room_births = adaptive->births;
+	}
 	bitmap_remove(&adaptive->kept, node);
-	if (!evicted)
-		return;
-	size_look(eviction);
-	ghost_add(eviction, node);
 }
 
 static float adaptive_worth(const struct eviction *eviction, uint32_t node)
@@ -1094,8 +1225,14 @@ static float adaptive_worth(const struct eviction *eviction, uint32_t node)
 	const struct adaptive *adaptive = eviction->state;
 	const struct entry *entry = &adaptive->entries[node];
 
-	if (adaptive->by_uses)
+	if (adaptive->order == BY_USES)
 		return adaptive->cells.rates[cell_of(entry)];
+	/* Only the order is known. The rate is assumed to be inversely proportional to the age. */
+	if (adaptive->order == BY_BIRTH) {
+		uint32_t units = 1 + least(birth_age(adaptive, entry->birth), BIRTH_FAR);
+
+		return first_guess / (float)(units << adaptive->birth_shift);
+	}
 	return adaptive->density[class_of(adaptive, entry)][age_of(adaptive, node_clocks(eviction, node))];
 }
 

@@ -433,13 +433,18 @@ static void shares_make(void)
 		shares[key] = (key ? shares[key - 1] : 0) + 1.0 / (key + 1) / sum;
 }
 
+/* Return a number from 0 to 1. */
+static double fraction_any(uint64_t *random)
+{
+	*random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (double)(*random >> 11) / 9007199254740992.0;
+}
+
 static uint32_t popular_any(uint64_t *random)
 {
 	uint32_t low = 0, high = POPULAR - 1;
-	double share;
+	double share = fraction_any(random);
 
-	*random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-	share = (double)(*random >> 11) / 9007199254740992.0;
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
 
@@ -488,6 +493,66 @@ static void test_changing_popularity(void **state)
 	assert_true(popular_hits("adaptive", USES / 5) > 1.05 * popular_hits("lru", USES / 5));
 }
 
+/* ---- time since the first use ---- */
+
+/*
+ * Use a new key in 3 of 10 cases, otherwise one of the YOUNG newest keys: the newer, the more likely. A cache of YOUNG
+ * keys that evicts the one whose first use is the oldest finds all keys that are not new.
+ */
+enum { YOUNG = 1000, NEW_PERCENT = 30 };
+
+static uint32_t young_any(uint64_t *random, uint32_t *used)
+{
+	double back = fraction_any(random);
+	uint32_t age = (uint32_t)(back * back * YOUNG);
+
+	return fraction_any(random) < NEW_PERCENT / 100.0 || age >= *used ? (*used)++ : *used - 1 - age;
+}
+
+/* Return the share of the uses of known keys that are hits, in the second half of all uses. */
+static double young_share(uint32_t nodes)
+{
+	static struct cache cache;
+	uint64_t random = 7;
+	uint32_t hits = 0, reused = 0, used = 0;
+
+	cache_init(&cache, "adaptive", YOUNG, nodes);
+	for (uint32_t i = 0; i < USES; i++) {
+		uint32_t before = used, key = young_any(&random, &used);
+
+		reused += used == before && i >= USES / 2;
+		hits += cache_use(&cache, key) && i >= USES / 2;
+	}
+	eviction_destroy(cache.eviction);
+	return (double)hits / reused;
+}
+
+static void test_first_use_decides(void **state)
+{
+	(void)state;
+	assert_true(young_share(YOUNG) > 0.98);
+	/* The policy must adapt to the room. */
+	assert_true(young_share(1 << 16) > 0.98);
+}
+
+/* After the first half of the uses, the number of uses decides, and the time since the first use misleads. */
+static void test_first_use_decides_no_more(void **state)
+{
+	static struct cache cache;
+	uint64_t random = 7;
+	uint32_t hits = 0, used = 0;
+
+	(void)state;
+	shares_make();
+	cache_init(&cache, "adaptive", YOUNG, YOUNG);
+	for (uint32_t i = 0; i < USES / 2; i++)
+		cache_use(&cache, young_any(&random, &used));
+	for (uint32_t i = 0; i < USES / 2; i++)
+		hits += cache_use(&cache, USES - 1 - popular_any(&random)) && i >= USES / 4;
+	eviction_destroy(cache.eviction);
+	assert_true(hits > 0.9 * USES / 4 * shares[YOUNG - 1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -503,6 +568,8 @@ int main(void)
 		cmocka_unit_test(test_scan_does_not_flush),
 		cmocka_unit_test(test_constant_popularity),
 		cmocka_unit_test(test_changing_popularity),
+		cmocka_unit_test(test_first_use_decides),
+		cmocka_unit_test(test_first_use_decides_no_more),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
