@@ -6,6 +6,7 @@
 #include "client/core/window.h"
 #include "proto/codec.h"
 #include "shm/object_names.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,8 @@ int object_text_copy(char *to, size_t size, const char *from, const char *what)
 	size_t length = from ? strnlen(from, size) : 0;
 
 	if (length >= size)
-		return fail(
-			-EINVAL, "the name of the %s has %zu bytes; the maximum is %zu", what, strlen(from), size - 1);
+		return fail(-EINVAL, "the name of the %s has %zu byte%s; the maximum is %zu", what, strlen(from),
+			plural(strlen(from)), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
 		return fail(-EINVAL, "the name of the %s has bytes that are not printable UTF-8", what);
 	memcpy(to, from ? from : "", length);

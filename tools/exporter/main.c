@@ -6,6 +6,7 @@
  *   http     serving the paths
  *   metrics  a sample as text, from the table metrics.def
  */
+#include "shm/plural.h"
 #include "tools/exporter/http.h"
 #include "tools/exporter/live.h"
 #include "tools/exporter/metrics.h"
@@ -98,8 +99,8 @@ static void answer_ready(void *context, const struct http_request *request, stru
 static void report_change(const struct sample *sample)
 {
 	if (sample->up)
-		complain("the agent answers: %u pool%s", sample->status.pools_count,
-			sample->status.pools_count == 1 ? "" : "s");
+		complain(
+			"the agent answers: %u pool%s", sample->status.pools_count, plural(sample->status.pools_count));
 	else
 		complain("%s; trying again at each request", sample->why);
 }

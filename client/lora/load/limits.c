@@ -3,6 +3,7 @@
 #include "client/lora/load/later.h"
 #include "client/lora/residency/residency.h"
 #include "client/object/object.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <string.h>
@@ -34,8 +35,8 @@ int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct
 		: -ENOSPC;
 
 	if (error == -EFBIG)
-		return refuse(reason, "the adapter needs %llu bytes of the pool, which is more than hot_bytes",
-			(unsigned long long)bytes);
+		return refuse(reason, "the adapter needs %llu byte%s of the pool, which is more than hot_bytes",
+			(unsigned long long)bytes, plural(bytes));
 	if (error)
 		refuse(reason, "a set with limits has at most %d adapters", LIMITS_ADAPTERS_MAX);
 	return error;

@@ -12,6 +12,7 @@
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
 #include "client/lora/serve/scheduler.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -365,8 +366,8 @@ int gpool_lora_scheduler_add(
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
 	if (result == -ENOSPC)
-		fail(result, "the scheduler has %u requests, the limit (option requests); finish or remove one",
-			scheduler->requests_max);
+		fail(result, "the scheduler has %u request%s, the limit (option requests); finish or remove one",
+			scheduler->requests_max, plural(scheduler->requests_max));
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)
