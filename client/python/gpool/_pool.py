@@ -27,7 +27,7 @@ from ._role import Role, acquire, refuse_role
 from ._scope import Scope
 from ._sliced import SlicedRange
 from ._stream import Fence, Stream, number_of
-from ._text import c_bytes, c_optional, c_text, c_texts
+from ._text import c_bytes, c_optional, c_text, c_texts, counted
 from ._view import integer
 from ._wait import in_another_thread, waiting
 
@@ -169,7 +169,7 @@ class Pool(_native.Pool, Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of "
+            f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {counted(self.page_count, 'page')} of "
             f"{self.page_bytes} bytes{', closed' * self.closed}>"
         )
 
@@ -214,7 +214,9 @@ class Pool(_native.Pool, Closing):
         check_count("nbytes", nbytes, f"from 1 to {self.page_bytes // 2}, half a page")
         with self.handle as pool:
             self.check_room(
-                pool, library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)), f"allocate {nbytes} bytes"
+                pool,
+                library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)),
+                f"allocate {counted(nbytes, 'byte')}",
             )
         return Span(self, span)
 
@@ -414,7 +416,7 @@ class Pool(_native.Pool, Closing):
         """
         texts = c_texts(names, "names")
         with self.handle as pool:
-            return check(library().gpool_object_find(pool, texts, len(names)), f"find {len(names)} objects")
+            return check(library().gpool_object_find(pool, texts, len(names)), f"find {counted(len(names), 'object')}")
 
     # ---- ranges ----
 
@@ -588,7 +590,7 @@ class Pool(_native.Pool, Closing):
         element = dtype_of(dtype)
         model = c_bytes(model, "model")
         if len(model) > 32:
-            raise ValueError(f"model has {len(model)} bytes; the maximum is 32")
+            raise ValueError(f"model has {counted(len(model), 'byte')}; the maximum is 32")
         if int8 and element.name not in ("float16", "bfloat16"):
             raise ValueError(f"dtype is {element.name}; with int8 it must be float16 or bfloat16")
         # In C 0 is the default, and another number means none.

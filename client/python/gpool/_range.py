@@ -13,7 +13,7 @@ from ._errors import Asleep, Error, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._object import Object, ObjectClass
-from ._text import c_bytes, c_optional, c_text
+from ._text import c_bytes, c_optional, c_text, counted
 from ._view import View, loan
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Range(_native.Range, Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Range {self.page_count} pages at {self.address:#x}{', elastic' * self._elastic}"
+            f"<gpool.Range {counted(self.page_count, 'page')} at {self.address:#x}{', elastic' * self._elastic}"
             f"{', closed' * self.handle.closed}>"
         )
 
