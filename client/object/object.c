@@ -384,13 +384,14 @@ static int object_fail_draft(const struct gpool_object *object)
 int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes)
 {
 	struct gpool *pool = object->pool;
+	uint32_t count = object->number ? object->manifest.header->allocations : object->part_count;
 	int error = 0;
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
-		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocations", index, object->name,
-			object->number ? object->manifest.header->allocations : object->part_count);
+	if (index >= count)
+		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocation%s", index, object->name, count,
+			plural(count));
 	if (object->number) {
 		*address = object->addresses[index];
 		*bytes = object->manifest.sizes[index] * pool->page_bytes;

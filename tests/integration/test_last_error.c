@@ -267,7 +267,7 @@ static void test_objects(void **state)
 		"page_count is 600; it must be 1 to 512, the pages of the pool");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL,
-		"no allocation 3: object 'o' has 1 allocations");
+		"no allocation 3: object 'o' has 1 allocation");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is already published");

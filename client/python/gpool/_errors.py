@@ -142,17 +142,32 @@ _NAMES: Dict[str, str] = {
     "gpool_wake()": "Pool.wake()",
     "GPOOL_ALLOC_CRITICAL": "critical=True",
     "GPOOL_ALLOC_SPILL": "spill=True",
+    "GPOOL_FENCE_EXPORT_EVENT": "event=True",
     "GPOOL_KV_ADAPTIVE": "adaptive=True",
+    "GPOOL_KV_BF16": "the dtype bfloat16",
+    "GPOOL_KV_CONTINUES": "continues=True",
+    "GPOOL_KV_GROW_OFFLOAD": "offload=True",
     "GPOOL_KV_INT8": "int8=True",
     "GPOOL_KV_OFFLOAD_INT8": "int8=True",
     "GPOOL_KV_OFFLOAD_POOL": "to_pool=True",
     "GPOOL_KV_PREFIXES": "prefixes=True",
     "GPOOL_KV_ZERO": "zero=True",
+    "GPOOL_LORA_INT8": "int8=True",
+    "GPOOL_LORA_PRIVATE": "private=True",
+    "GPOOL_OBJECT_ADOPT": "adopt=True",
+    "GPOOL_OBJECT_DOMAIN_WRITE": "domain_write=True",
+    "GPOOL_OBJECT_PINNED": "pinned=True",
+    "GPOOL_OBJECT_PRIVATE": "private=True",
     "GPOOL_OPEN_ADMIN": "admin=True",
     "GPOOL_OPEN_OBSERVER": "observer=True",
+    "GPOOL_RANGE_ZERO": "zero=True",
+    "GPOOL_SCOPE_FREE": "free=True",
+    "GPOOL_STREAM_HOST_SIGNALED": "host_signaled=True",
 }
 """names of the C library in its texts, and the names of this package"""
 _NAME = re.compile(r"gpool_[a-z0-9_]+\(\)|GPOOL_[A-Z0-9_]+")
+_BYTES = re.compile(r"(?<!\w )\bbytes(?= is \d)")
+"""the argument `bytes` of the C library, which is `nbytes` in this package"""
 
 
 def error(code: int, what: str, why: str = "") -> Error:
@@ -166,7 +181,7 @@ def error(code: int, what: str, why: str = "") -> Error:
     subject, _, rest = text.partition(": ")
     if rest and f"cannot {what}".endswith(subject):
         text = rest  # the library's text begins with the object that `what` names
-    text = _NAME.sub(lambda found: _NAMES.get(found[0], found[0]), why or text)
+    text = _NAME.sub(lambda found: _NAMES.get(found[0], found[0]), _BYTES.sub("nbytes", why or text))
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 
 

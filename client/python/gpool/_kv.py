@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CHOOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
 """type of the policy of gpool_kv_grow()"""
+SEQUENCES_MOST = 65536
+"""sequences of a cache (max_sequences), and therefore of the preempted ones"""
 
 
 class KvAdmission(enum.IntEnum):
@@ -750,7 +752,8 @@ def grow(
 
     if policy:
         growth.choose = CHOOSE(choose)
-    victims = (ctypes.c_uint64 * max(growth.most, 1))()
+    growth.most = min(growth.most, SEQUENCES_MOST)
+    victims = (ctypes.c_uint64 * growth.most)()
     try:
         call(ctypes.byref(growth), victims)
     except Exception as exception:
@@ -797,10 +800,11 @@ def request_of(
 
 def ids_of(numbers: Iterable[int], name: str) -> Any:
     """Return numbers as an array of uint32 of C; name: that of the argument. Raises OverflowError; TypeError."""
-    if not hasattr(numbers, "__len__"):
+    if not hasattr(numbers, "__len__") or isinstance(numbers, (bytes, bytearray, memoryview)):
         if not hasattr(numbers, "__iter__"):
             raise TypeError(f"{name} is {numbers!r}, which is not a sequence of integers")
-        numbers = list(numbers)  # so that a wrong element can be found in a second pass
+        # A wrong element can be found in a second pass; array() would read bytes as numbers of 4 bytes.
+        numbers = list(numbers)
     try:
         listed = array.array("I", numbers)
     except (TypeError, OverflowError):

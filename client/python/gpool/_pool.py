@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
-from ._checked import check_count, check_pages, pages_text
+from ._checked import check_address, check_count, check_pages
 from ._dtype import dtype_of
 from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
@@ -239,7 +239,7 @@ class Pool(_native.Pool, Closing):
             create, out = library().gpool_reservation_create, ctypes.byref(number)
             undo = lambda: library().gpool_reservation_release(pool, number)  # noqa: E731
             result = waiting(timeout_ms, create, pool, page_count, timeout_ms, duration_ms, out, undo=undo)
-            self.check_room(pool, result, f"reserve {pages_text(page_count)}")
+            self.check_room(pool, result, f"reserve {counted(page_count, 'page')}")
         return number.value
 
     @contextlib.contextmanager
@@ -513,7 +513,7 @@ class Pool(_native.Pool, Closing):
                 ctypes.byref(pointer),
                 undo=lambda: library().gpool_range_destroy(pointer),
             )
-            self.check_room(pool, result, f"make a range of {pages_text(page_count)}")
+            self.check_room(pool, result, f"make a range of {counted(page_count, 'page')}")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
 
@@ -770,6 +770,7 @@ class Pool(_native.Pool, Closing):
         """
         if native is not None:
             native = integer(native, "native")  # ctypes would pass the address of a str
+            check_address("native", native)
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:

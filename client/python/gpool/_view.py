@@ -119,7 +119,8 @@ class View:
             raise ValueError(f"offset is {offset}; it must be a multiple of {size}, the bytes of {self.dtype}, from 0")
         if offset + self.nbytes > room:
             raise ValueError(
-                f"no view of {counted(self.nbytes, 'byte')} at byte {offset}: the memory has {counted(room, 'byte')}"
+                f"offset is {offset}, and shape is {self.shape} with {counted(self.nbytes, 'byte')}: the memory has "
+                f"{counted(room, 'byte')}"
             )
 
     def __del__(self) -> None:
@@ -233,9 +234,7 @@ class View:
                 "copy it, or use a library for GPUs"
             )
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise ValueError(
-                f"bytes {offset} to {offset + nbytes} exceed the view, which has {counted(self.nbytes, 'byte')}"
-            )
+            raise ValueError(f"offset is {offset}, and nbytes is {nbytes}: the view has {counted(self.nbytes, 'byte')}")
         self._wait()
 
     def _wait(self) -> None:
