@@ -19,7 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CODE_NO_AGENT = CODE_USAGE + 1 };
 enum { PORT = 9743, TIMEOUT_MS = 2000, TIMEOUT_MOST_MS = 600000 };
 
 struct settings {
