@@ -172,6 +172,22 @@ class Refusals(AgentTest):
         self.refused("Pool.reserve_range", gpool.Asleep, r"call Pool\.wake\(\)", lambda: pool.reserve_range(1))
         pool.wake()
 
+    def test_the_reason_of_a_refusal_for_lack_of_pages(self) -> None:
+        """The quota of a session and the limit of its tenant have the same code."""
+        with self.agent.pool(quota_bytes=PAGE) as small:
+            for name, call in (
+                ("Pool.alloc", lambda: small.alloc(2)),
+                ("Pool.create_reservation", lambda: small.create_reservation(2)),
+            ):
+                self.refused(name, gpool.QuotaReached, "the quota of the session is reached: 2 needed", call)
+        self.agent.poolctl("limit", "default", "--limit", "1")
+        try:
+            with self.assertRaisesRegex(gpool.NoRoom, "the limit of tenant 'default' is reached: 2 needed") as caught:
+                self.agent.pool().alloc(2)
+            self.assertNotIsInstance(caught.exception, gpool.QuotaReached)
+        finally:
+            self.agent.poolctl("limit", "default", "--limit", "100%")
+
     def test_numbers_that_no_argument_can_have(self) -> None:
         """Each method with integer arguments names the argument and the number in its exception."""
         pool, plain = self.pool, str(PLAIN)
