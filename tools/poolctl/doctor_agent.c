@@ -113,7 +113,10 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 	doctor_add(doctor, DOCTOR_WARN, "front",
 		"process %" PRIu32 " receives requests; the front was restarted %" PRIu32 " time%s", status->front_pid,
 		status->front_restarts, plural(status->front_restarts));
-	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
+	doctor_advise(doctor,
+		"an upgrade and a restart of the agent restart it, too; for other causes, such as invalid messages, "
+		"see "
+		"the log of gpoold");
 }
 
 /* Check the mover of each pool, and how it accesses the spill file. */
