@@ -53,11 +53,6 @@ struct gpool_lora_scheduler {
 	struct lora_schedule batch;
 };
 
-static uint64_t now_us(void)
-{
-	return monotonic_ns() / 1000;
-}
-
 /* ---- create and destroy ---- */
 
 static int options_get(const struct gpool_lora_scheduler_options *read, struct lora_options *options)
@@ -361,7 +356,7 @@ int gpool_lora_scheduler_add(
 	pthread_mutex_lock(&scheduler->lock);
 	result = has ? clients_have(scheduler, adapter) : 0;
 	if (!result)
-		result = lora_scheduler_add(scheduler->core, adapter, tokens, now_us(), request);
+		result = lora_scheduler_add(scheduler->core, adapter, tokens, monotonic_us(), request);
 	if (has && result >= 0)
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
@@ -438,7 +433,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 {
 	const struct lora_view view = {.place = place, .context = scheduler};
 	struct lora_schedule *batch = &scheduler->batch;
-	uint64_t now = now_us();
+	uint64_t now = monotonic_us();
 
 	scheduler->short_of = scheduler->again = false;
 	claims_look(scheduler, now, schedule);
@@ -464,7 +459,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule)
 {
-	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_ms * 1000, now;
+	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : monotonic_us() + (uint64_t)timeout_ms * 1000, now;
 
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
@@ -482,7 +477,7 @@ int gpool_lora_scheduler_schedule(
 		again = scheduler->again;
 		short_of = scheduler->short_of;
 		pthread_mutex_unlock(&scheduler->lock);
-		now = now_us();
+		now = monotonic_us();
 		if (schedule->start_count || schedule->failed_count || now >= limit)
 			return (int)schedule->start_count;
 		if (again)
@@ -504,7 +499,7 @@ int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t 
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
 	count = lora_scheduler_queue(
-		scheduler->core, &view, now_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
+		scheduler->core, &view, monotonic_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
 	looks_end(scheduler);
 	pthread_mutex_unlock(&scheduler->lock);
 	return (int)count;
