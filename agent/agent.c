@@ -14,6 +14,7 @@
 #include "agent/pages/requests.h"
 #include "agent/session/session.h"
 #include "agent/session/tokens.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -411,9 +412,9 @@ static int pools_open(struct agent *agent)
 			return error;
 		}
 		agent->pool_count++;
-		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", header->name, header->page_count,
-			(unsigned long long)header->page_bytes, header->backend, header->device,
-			header->page_count - header->reserved_first);
+		log_info("pool '%s': %u page%s of %llu bytes on %s %s, %u reserved", header->name, header->page_count,
+			plural(header->page_count), (unsigned long long)header->page_bytes, header->backend,
+			header->device, header->page_count - header->reserved_first);
 	}
 	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
 	if (error)

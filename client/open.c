@@ -5,6 +5,7 @@
  * This is the only file that includes all parts. When a part opens, it registers the functions that the core calls.
  */
 #include "client/core/pool.h"
+#include "shm/plural.h"
 
 #include "client/core/attach_call.h"
 #include "client/core/control.h"
@@ -69,7 +70,8 @@ static_assert((int)MSG_LARGEST_attach_request <= (int)MSG_LARGEST_attach_reply, 
 static int name_copy(char to[64], const char *from, const char *what)
 {
 	if (from && strlen(from) >= 64)
-		return fail(-EINVAL, "the name of the %s has %zu bytes; the maximum is 63", what, strlen(from));
+		return fail(-EINVAL, "the name of the %s has %zu byte%s; the maximum is 63", what, strlen(from),
+			plural(strlen(from)));
 	msg_text_copy(to, 64, from ? from : "");
 	return 0;
 }
@@ -150,8 +152,8 @@ static int attach_socket(struct attaching *a)
 		directory = DIRECTORY_DEFAULT;
 	length = snprintf(path, sizeof(path), "%s/attach", directory);
 	if (length < 0 || (size_t)length >= sizeof(path))
-		return fail(-EINVAL, "the path of the directory has %zu bytes; the maximum is %zu", strlen(directory),
-			sizeof(path) - sizeof("/attach"));
+		return fail(-EINVAL, "the path of the directory has %zu byte%s; the maximum is %zu", strlen(directory),
+			plural(strlen(directory)), sizeof(path) - sizeof("/attach"));
 	length = connect_await(path, a->options.timeout_ms);
 	if (length < 0) {
 		int error = connect_error(length);

@@ -1,6 +1,7 @@
 #include "shm/pool_check.h"
 
 #include "shm/object_names.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -74,16 +75,18 @@ static void check_objects(struct look *look, const uint32_t *shared)
 		if (state >= OBJECT_STATES)
 			report(look, 0, 0, "object %u has the unknown state %u", i, state);
 		else if (shared[i] && (!i || state == OBJECT_NONE))
-			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
+			report(look, 0, 0, "%u page%s %s SHARED by nonexistent object %u", shared[i], plural(shared[i]),
+				be(shared[i]), i);
 		else if (exists && shared[i] != record->pages)
-			report(look, 0, 0, "object %u has %u pages, but its record contains %u", i, shared[i],
-				record->pages);
+			report(look, 0, 0, "object %u has %u page%s, but its record contains %u", i, shared[i],
+				plural(shared[i]), record->pages);
 		if (i && state == OBJECT_CURRENT && !is_found(look->pool, i, &steps))
 			report(look, 0, 0, "object %u is not found by its name", i);
 	}
 	for (uint32_t i = end; i < look->pool->header->object_count; i++)
 		if (shared[i])
-			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
+			report(look, 0, 0, "%u page%s %s SHARED by nonexistent object %u", shared[i], plural(shared[i]),
+				be(shared[i]), i);
 }
 
 static void check_words(struct look *look, const bool *attached, uint32_t *shared)
@@ -122,8 +125,9 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
-			report(look, 0, 0, "%u pages are %s, but the header of the pool counts %u",
-				look->check->state_pages[state], page_state_name(state), published);
+			report(look, 0, 0, "%u page%s %s %s, but the header of the pool counts %u",
+				look->check->state_pages[state], plural(look->check->state_pages[state]),
+				be(look->check->state_pages[state]), page_state_name(state), published);
 	}
 }
 
@@ -160,7 +164,7 @@ static bool claim_run(struct look *look, const struct pool_check_session *s, uin
 	uint32_t count = atomic_load_explicit(&s->segment->blocks[first].page_count, memory_order_relaxed);
 
 	if (count < 1 || count > look->pool->header->page_count - first) {
-		report(look, s->id, first, "a block of %u pages exceeds the pool", count);
+		report(look, s->id, first, "a block of %u page%s exceeds the pool", count, plural(count));
 		return false;
 	}
 	for (uint32_t page = first; page < first + count; page++)

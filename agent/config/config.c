@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/config/config_value.h"
+#include "shm/plural.h"
 #include "shm/pool_segment.h"
 
 enum { HUGE_PAGE = 2 << 20 }; /* on x86-64 */
@@ -184,14 +185,14 @@ static int handle_check(
 
 	if (bytes % pool->page_bytes)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64
+			"%s: pools.%s.handle_size of %" PRIu64 " byte%s is not a multiple of page_size, %" PRIu64
 			" bytes",
-			where, pool->name, bytes, pool->page_bytes);
+			where, pool->name, bytes, plural(bytes), pool->page_bytes);
 	if (granularity && bytes % granularity)
 		return config_fail(error, -EINVAL,
 			"%s: pools.%s.handle_size of %" PRIu64
-			" bytes is not a multiple of the device's granularity, %" PRIu64 " bytes",
-			where, pool->name, bytes, granularity);
+			" byte%s is not a multiple of the device's granularity, %" PRIu64 " bytes",
+			where, pool->name, bytes, plural(bytes), granularity);
 	return 0;
 }
 
@@ -218,9 +219,9 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 	pages -= pages % (found.handle_bytes / pool->page_bytes);
 	if (pages < 1 || pages > POOL_PAGES_MAX)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.size gives %" PRIu64 " pages of %" PRIu64 " bytes in handles of %" PRIu64
+			"%s: pools.%s.size gives %" PRIu64 " page%s of %" PRIu64 " bytes in handles of %" PRIu64
 			"; expected 1 to %d pages",
-			where, pool->name, pages, pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
+			where, pool->name, pages, plural(pages), pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
 	found.pages = (uint32_t)pages;
 	found.reserved = config_amount_pages(&pool->reserved, pool->page_bytes, found.pages);
 	/* The default of 96 pages is meant for pools of thousands of pages. A configured number is not reduced. */
@@ -228,9 +229,9 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 		found.reserved = found.pages / 16;
 	if (found.reserved >= found.pages)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.reserved (%" PRIu32 " pages) must be less than the size of the pool (%" PRIu32
-			" pages)",
-			where, pool->name, found.reserved, found.pages);
+			"%s: pools.%s.reserved (%" PRIu32 " page%s) must be less than the size of the pool (%" PRIu32
+			" page%s)",
+			where, pool->name, found.reserved, plural(found.reserved), found.pages, plural(found.pages));
 	*measure = found;
 	return 0;
 }
@@ -315,9 +316,9 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 			where, percent);
 	if (sum > pages - reserved)
 		return config_fail(error, -EINVAL,
-			"%s: the sum of the minima of all tenants is %" PRIu64 " pages; pool '%s' has %" PRIu32
-			" pages, of which %" PRIu32 " are reserved",
-			where, sum, pool->name, pages, reserved);
+			"%s: the sum of the minima of all tenants is %" PRIu64 " page%s; pool '%s' has %" PRIu32
+			" page%s, of which %" PRIu32 " are reserved",
+			where, sum, plural(sum), pool->name, pages, plural(pages), reserved);
 	return 0;
 }
 

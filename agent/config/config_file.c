@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "agent/config/config_value.h"
+#include "shm/plural.h"
 
 enum {
 	/* ten times the size of a file with the maximum of tenants and names */
@@ -541,8 +542,8 @@ static int file_check(const char *path, int fd, off_t *size, struct config_error
 		return config_fail(
 			error, -EACCES, "configuration file '%s' is writable by all users; run chmod o-w on it", path);
 	if (status.st_size > FILE_BYTES_MAX)
-		return config_fail(error, -EINVAL, "configuration file '%s' has %lld bytes; the limit is %d", path,
-			(long long)status.st_size, FILE_BYTES_MAX);
+		return config_fail(error, -EINVAL, "configuration file '%s' has %lld byte%s; the limit is %d", path,
+			(long long)status.st_size, plural(status.st_size), FILE_BYTES_MAX);
 	*size = status.st_size;
 	return 0;
 }

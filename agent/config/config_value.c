@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "agent/config/config_value.h"
+#include "shm/plural.h"
 #include "shm/pool_segment.h"
 
 #define FIELD_BYTES(type, field) sizeof(((type *)0)->field)
@@ -288,7 +289,8 @@ static void amount_format(const struct config_amount *amount, char *text, size_t
 		size_format(amount->value, text, text_bytes);
 	else
 		snprintf(text, text_bytes,
-			amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " pages", amount->value);
+			amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " page%s", amount->value,
+			plural(amount->value));
 }
 
 /* Return the n-th of the words separated by bars, or NULL. */
@@ -427,7 +429,8 @@ static int names_parse(
 		size_t length = strcspn(text, ",");
 
 		if (length >= sizeof(one)) {
-			snprintf(why, why_bytes, "a name has %zu bytes; the limit is %zu", length, sizeof(one) - 1);
+			snprintf(why, why_bytes, "a name has %zu byte%s; the limit is %zu", length, plural(length),
+				sizeof(one) - 1);
 			return -EINVAL;
 		}
 		memcpy(one, text, length);
@@ -472,15 +475,16 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 
 	switch (key->kind) {
 	case CONFIG_KIND_STRING:
-		snprintf(text, text_bytes, "a string in quotes, 1 to %zu bytes", key->bytes - 1);
+		snprintf(text, text_bytes, "a string in quotes, 1 to %zu byte%s", key->bytes - 1,
+			plural(key->bytes - 1));
 		break;
 	case CONFIG_KIND_NAME:
 		snprintf(text, text_bytes, "a name in quotes, 1 to %zu letters, digits, '.', '_' and '-'",
 			key->bytes - 1);
 		break;
 	case CONFIG_KIND_PATH:
-		snprintf(text, text_bytes, "an absolute path in quotes, at most %zu bytes%s", key->bytes - 1,
-			key->text[0] ? "" : ", or \"\"");
+		snprintf(text, text_bytes, "an absolute path in quotes, at most %zu byte%s%s", key->bytes - 1,
+			plural(key->bytes - 1), key->text[0] ? "" : ", or \"\"");
 		break;
 	case CONFIG_KIND_USER: snprintf(text, text_bytes, "the name or id of a user in quotes"); break;
 	case CONFIG_KIND_GROUP: snprintf(text, text_bytes, "the name or id of a group in quotes, or \"\""); break;

@@ -59,6 +59,7 @@ void recipe_apply(struct config *now, const struct config *next)
 	now->pressure = next->pressure;
 	now->pins = next->pins;
 	now->adapters = next->adapters;
+	now->flight = next->flight;
 	now->trust = next->trust;
 	now->mover = next->mover;
 	if (recipe_tenants_follow(now, next)) {

@@ -11,6 +11,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/session/session.h"
 #include "agent/control/upgrade.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -49,7 +50,8 @@ static int answer_evict(struct exchange *x)
 	pages = evict_pages(pool, &evict);
 	leaving = pool->saving_pages - leaving;
 	pages -= leaving;
-	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
+	snprintf(text, sizeof(text), "%u page%s evicted in %llu ns", pages, plural(pages),
+		(unsigned long long)(clock_ns() - begin));
 	if (leaving)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u being spilled", leaving);
 	pages += leaving;
@@ -103,21 +105,24 @@ static int answer_limit(struct exchange *x)
 	limit = request.limit_pages == UINT32_MAX ? tenant->limit : request.limit_pages;
 	minimum = request.minimum_pages == UINT32_MAX ? tenant->minimum : request.minimum_pages;
 	if (limit > pool->page_count)
-		return exchange_fail(x, -ERANGE, "a limit of %u pages exceeds the size of pool '%s', %u pages", limit,
-			pool->segment.header->name, pool->page_count);
+		return exchange_fail(x, -ERANGE, "a limit of %u page%s exceeds the size of pool '%s', %u page%s", limit,
+			plural(limit), pool->segment.header->name, pool->page_count, plural(pool->page_count));
 	if (minimum > limit)
-		return exchange_fail(x, -ERANGE, "a minimum of %u pages exceeds the limit of %u pages", minimum, limit);
+		return exchange_fail(x, -ERANGE, "a minimum of %u page%s exceeds the limit of %u page%s", minimum,
+			plural(minimum), limit, plural(limit));
 	if (minima_of(pool, tenant) + minimum > pool->segment.header->reserved_first)
 		return exchange_fail(x, -ERANGE,
-			"a minimum of %u pages raises the sum of the minima of all tenants to %llu pages; the pool can "
-			"lease %u pages",
-			minimum, (unsigned long long)(minima_of(pool, tenant) + minimum),
-			pool->segment.header->reserved_first);
+			"a minimum of %u page%s raises the sum of the minima of all tenants to %llu page%s; the pool "
+			"can "
+			"lease %u page%s",
+			minimum, plural(minimum), (unsigned long long)(minima_of(pool, tenant) + minimum),
+			plural(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first,
+			plural(pool->segment.header->reserved_first));
 	tenant->limit = limit;
 	tenant->minimum = minimum;
 	pool_limits_note(pool, tenant);
-	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages",
-		request.tenant, minimum, limit);
+	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u page%s",
+		request.tenant, minimum, limit, plural(limit));
 	pool_mark_freed(pool);
 	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
@@ -332,8 +337,8 @@ void control_recover(struct pool *pool)
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];
 
-		snprintf(text, sizeof(text), "%llu pages evicted before the agent was restarted",
-			(unsigned long long)pages);
+		snprintf(text, sizeof(text), "%llu page%s evicted before the agent was restarted",
+			(unsigned long long)pages, plural(pages));
 		x.reply_bytes = exchange_done(&x, pages, text);
 		exchange_keep(&x);
 	}

@@ -14,6 +14,7 @@
 #include "agent/trust/trust_transfer.h"
 #include "proto/view.h"
 #include "shm/pins.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -204,11 +205,11 @@ static void leak_scan(struct pool *pool, uint32_t now_ms)
 static void announce(struct pool *pool)
 {
 	if (pool->evicted_unannounced)
-		event_publish(pool->agent, EVENT_EVICTION, pool, 0, pool->evicted_unannounced, "%u pages evicted",
-			pool->evicted_unannounced);
+		event_publish(pool->agent, EVENT_EVICTION, pool, 0, pool->evicted_unannounced, "%u page%s evicted",
+			pool->evicted_unannounced, plural(pool->evicted_unannounced));
 	if (pool->reclaimed_unannounced)
 		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced,
-			"%u idle pages reclaimed", pool->reclaimed_unannounced);
+			"%u idle page%s reclaimed", pool->reclaimed_unannounced, plural(pool->reclaimed_unannounced));
 	pool->evicted_unannounced = pool->reclaimed_unannounced = 0;
 }
 

@@ -5,6 +5,7 @@
 #include "agent/control/page_facts.h"
 #include "agent/base/layout.h"
 #include "agent/base/module.h"
+#include "shm/plural.h"
 
 #include "agent/object/objects.h"
 #include "agent/pages/reservation.h"
@@ -483,13 +484,14 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 	}
 	if (free_pages != pool->free.total) {
 		snprintf(finding.text, sizeof(finding.text),
-			"%u pages are FREE, but the index of free pages contains %u", free_pages, pool->free.total);
+			"%u page%s %s FREE, but the index of free pages contains %u", free_pages, plural(free_pages),
+			be(free_pages), pool->free.total);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	if (leased != pool->leased) {
-		snprintf(finding.text, sizeof(finding.text),
-			"%u pages have an owner, but the agent counts %u leased pages", leased, pool->leased);
+		snprintf(finding.text, sizeof(finding.text), "%u page%s %s owned, but the agent counts %u as leased",
+			leased, plural(leased), be(leased), pool->leased);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
@@ -497,8 +499,8 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		if (pool->sessions[id] && pool->sessions[id]->leased != by_owner[id]) {
 			finding.session = id;
 			snprintf(finding.text, sizeof(finding.text),
-				"%u pages are leased to the session, but the agent counts %u", by_owner[id],
-				pool->sessions[id]->leased);
+				"%u page%s %s leased to the session, but the agent counts %u", by_owner[id],
+				plural(by_owner[id]), be(by_owner[id]), pool->sessions[id]->leased);
 			note_finding(reply, &finding);
 			reply->found++;
 		}

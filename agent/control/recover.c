@@ -19,6 +19,7 @@
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/page_map.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -299,8 +300,9 @@ int recover_pool(struct pool *pool)
 		if (session && session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
 			session->doubts = doubts_count(pool, session);
 	}
-	log_info("pool '%s': recovered %u sessions, %u of %u pages leased, in %llu us", pool->config->name,
-		pool->session_count, pool->leased, pool->page_count, (unsigned long long)(clock_ns() - begin) / 1000);
+	log_info("pool '%s': recovered %u session%s, %u of %u page%s leased, in %llu us", pool->config->name,
+		pool->session_count, plural(pool->session_count), pool->leased, pool->page_count,
+		plural(pool->page_count), (unsigned long long)(clock_ns() - begin) / 1000);
 	return 0;
 }
 

@@ -27,6 +27,7 @@
 #include "agent/front/sandbox.h"
 #include "proto/codec.h"
 #include "shm/monotonic.h"
+#include "shm/plural.h"
 
 enum {
 	BATCH = 64, /* requests that are read before the agent is served */
@@ -245,7 +246,8 @@ static void answer(struct front *front, struct route *route, void *message, size
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = route->data, .msg_controllen = route->bytes};
 
 	if (nn_sendmsg(front->control, &header, NN_DONTWAIT) < 0 && nn_errno() != EAGAIN)
-		say("cannot send a reply of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
+		say("cannot send a reply of %zu byte%s: %s; dropping it", length, plural(length),
+			nn_strerror(nn_errno()));
 }
 
 static void answer_error(struct front *front, struct route *route, uint64_t sequence, int error, const char *text)
@@ -269,11 +271,12 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 	struct msg_front_token notice;
 
 	if (msg_envelope_read(&envelope, message, length) < 0) {
-		say("dropped an invalid message of %zu bytes from the agent", length);
+		say("dropped an invalid message of %zu byte%s from the agent", length, plural(length));
 	} else if (envelope.type == MSG_TYPE_event) {
 		/* PUB drops messages to a slow subscriber whose queue is full. */
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
-			say("cannot publish an event of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
+			say("cannot publish an event of %zu byte%s: %s; dropping it", length, plural(length),
+				nn_strerror(nn_errno()));
 	} else if (msg_decode_front_token(&notice, message, length) == 0) {
 		if (notice.valid == FRONT_TOKENS_TOLD || notice.valid == FRONT_TOKENS_FOLLOW)
 			front->told = notice.valid == FRONT_TOKENS_TOLD;
@@ -311,7 +314,8 @@ static int serve_agent(struct front *front)
 		if (received <= 0)
 			return -EPIPE;
 		if (received <= FRONT_ID_BYTES || (size_t)received > sizeof(front->packet)) {
-			say("dropped a packet of invalid length from the agent, %zd bytes", received);
+			say("dropped a packet of invalid length from the agent, %zd byte%s", received,
+				plural(received));
 			continue;
 		}
 		length = (size_t)received - FRONT_ID_BYTES;
@@ -393,8 +397,8 @@ static int handle_request(struct front *front, struct route *route, const void *
 	if (!allowance_take(&token->allowance, front->requests_per_second)) {
 		snprintf(text, sizeof(text),
 			"the session sent more than %" PRIu32
-			" requests per second; send fewer, or raise limits.requests_per_second",
-			front->requests_per_second);
+			" request%s per second; send fewer, or raise limits.requests_per_second",
+			front->requests_per_second, plural(front->requests_per_second));
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
 	}
@@ -517,8 +521,8 @@ static int check_descriptors(struct front *front)
 	}
 	if (++front->leaked_checks < LEAKED_CHECKS)
 		return 0;
-	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; restarting the front",
-		open, front->descriptors_max, connections,
+	say("%d of %" PRIu32 " descriptor%s %s open, %" PRIu64 " of them for connections; %s; restarting the front",
+		open, front->descriptors_max, plural(front->descriptors_max), be(front->descriptors_max), connections,
 		leaked ? "a client sends descriptors with its messages"
 		       : "the number of connections exceeds the limit");
 	return -EMFILE;

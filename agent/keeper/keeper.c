@@ -10,6 +10,7 @@
 #include "agent/keeper/store.h"
 #include "agent/base/log.h"
 #include "proto/attach.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -108,8 +109,8 @@ static int pools_start(struct keeper *keeper, const struct plan *plans, struct s
 	if (store->socket >= 0 && store->head.pool_count != keeper->config->pool_count) {
 		char text[100];
 
-		snprintf(text, sizeof(text), "it has %u pools, but the configuration has %u", store->head.pool_count,
-			keeper->config->pool_count);
+		snprintf(text, sizeof(text), "it has %u pool%s, but the configuration has %u", store->head.pool_count,
+			plural(store->head.pool_count), keeper->config->pool_count);
 		return kept_refuse(text);
 	}
 	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
@@ -144,8 +145,8 @@ static int kept_take(struct keeper *keeper, struct store *store)
 	keeper->start.adopted = 1;
 	if (keeper->start.incarnation <= store->head.incarnation)
 		keeper->start.incarnation = store->head.incarnation + 1;
-	log_info("took over the memory of an earlier run: %u pools, %u held items", store->head.pool_count,
-		keeper->held.count);
+	log_info("took over the memory of an earlier run: %u pool%s, %u held item%s", store->head.pool_count,
+		plural(store->head.pool_count), keeper->held.count, plural(keeper->held.count));
 	return 0;
 }
 
@@ -275,9 +276,9 @@ static int descriptors_check(const struct config *config, const struct plan *pla
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= (plans ? needed : own + config->pool_count))
 		return 0;
 	return config_fail(error, -EMFILE,
-		"RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
+		"RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptor%s, each further session %d; "
 		"raise the limit (LimitNOFILE= of the unit) or choose a larger handle_size",
-		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
+		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, plural(needed), DESCRIPTORS_OF_SESSION);
 }
 
 /* Query the devices, or only those of the back end host, which call no driver. Return: 0, or -EINTR, or an error. */
@@ -475,8 +476,8 @@ static void keep_for_next_run(const struct keeper *keeper)
 			  "FileDescriptorStoreMax= of the unit",
 			strerror(-error));
 	else
-		log_info("memory is kept for the next run: %u pools, %u held items", keeper->start.pool_count,
-			keeper->held.count);
+		log_info("memory is kept for the next run: %u pool%s, %u held item%s", keeper->start.pool_count,
+			plural(keeper->start.pool_count), keeper->held.count, plural(keeper->held.count));
 	close(socket);
 }
 

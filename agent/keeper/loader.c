@@ -1,6 +1,7 @@
 #include "agent/keeper/loader.h"
 
 #include "agent/base/log.h"
+#include "shm/plural.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -112,7 +113,8 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 	facts->abi = module->abi;
 	if (module->size < offsetof(struct module, device) + sizeof(module->device)) {
 		facts->error = -ENOEXEC;
-		snprintf(facts->text, sizeof(facts->text), "its module table has only %u bytes", module->size);
+		snprintf(facts->text, sizeof(facts->text), "its module table has only %u byte%s", module->size,
+			plural(module->size));
 		return;
 	}
 	facts->layout_version = module->layout_version;

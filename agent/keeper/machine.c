@@ -1,6 +1,7 @@
 #include "agent/keeper/machine.h"
 
 #include "agent/config/config_value.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +27,8 @@ static int spill_check(const struct config *config, const struct config_pool *po
 			return 0;
 		return config_fail(error, code,
 			"%s: pools.%s.spill_file: cannot create a file of %" PRIu64
-			" bytes in '%s': %s; choose a smaller spill_file, or another spill_directory",
-			config_origin(config, pool->origin, where, sizeof(where)), pool->name, bytes,
+			" byte%s in '%s': %s; choose a smaller spill_file, or another spill_directory",
+			config_origin(config, pool->origin, where, sizeof(where)), pool->name, bytes, plural(bytes),
 			pool->spill_directory, strerror(-code));
 	}
 	code = -errno;

@@ -1,6 +1,7 @@
 #include "agent/keeper/store.h"
 
 #include "proto/attach.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -142,14 +143,15 @@ int store_write(const struct module_start *start, const struct held_table *held,
 	close(ends[1]);
 	if (error == -ETOOMANYREFS)
 		snprintf(text, text_bytes,
-			"cannot send %u descriptors: RLIMIT_NOFILE permits only %llu in flight; raise LimitNOFILE= of "
+			"cannot send %u descriptor%s: RLIMIT_NOFILE permits only %llu in flight; raise LimitNOFILE= of "
 			"the unit",
-			head.fd_count, descriptors_most());
+			head.fd_count, plural(head.fd_count), descriptors_most());
 	else if (error == -EAGAIN)
-		snprintf(text, text_bytes, "%u descriptors do not fit into a socket; raise net.core.wmem_max",
-			head.fd_count);
+		snprintf(text, text_bytes, "a socket does not hold %u descriptor%s; raise net.core.wmem_max",
+			head.fd_count, plural(head.fd_count));
 	else
-		snprintf(text, text_bytes, "cannot write %u descriptors: %s", head.fd_count, strerror(-error));
+		snprintf(text, text_bytes, "cannot write %u descriptor%s: %s", head.fd_count, plural(head.fd_count),
+			strerror(-error));
 	return error;
 }
 
@@ -313,18 +315,19 @@ bool store_fits(
 	if (header->page_bytes != geometry->page_bytes || header->page_count != geometry->page_count ||
 		header->pages_per_handle != geometry->pages_per_handle || reserved != geometry->reserved_pages) {
 		snprintf(text, text_bytes,
-			"its pool '%s' has %u pages of %llu bytes, %u per handle and %u reserved; the configured pool "
-			"has %u pages of %llu bytes, %u per handle and %u reserved",
-			geometry->name, header->page_count, (unsigned long long)header->page_bytes,
-			header->pages_per_handle, reserved, geometry->page_count,
-			(unsigned long long)geometry->page_bytes, geometry->pages_per_handle, geometry->reserved_pages);
+			"its pool '%s' has %u page%s of %llu bytes, %u per handle and %u reserved; the configured pool "
+			"has %u page%s of %llu bytes, %u per handle and %u reserved",
+			geometry->name, header->page_count, plural(header->page_count),
+			(unsigned long long)header->page_bytes, header->pages_per_handle, reserved,
+			geometry->page_count, plural(geometry->page_count), (unsigned long long)geometry->page_bytes,
+			geometry->pages_per_handle, geometry->reserved_pages);
 		return false;
 	}
 	if (header->object_count != pool_object_count(geometry->objects, geometry->page_count)) {
 		snprintf(text, text_bytes,
-			"its pool '%s' can have %u objects, the configured pool %u; set 'objects' to the previous "
+			"its pool '%s' can have %u object%s, the configured pool %u; set 'objects' to the previous "
 			"value",
-			geometry->name, header->object_count - 1,
+			geometry->name, header->object_count - 1, plural(header->object_count - 1),
 			pool_object_count(geometry->objects, geometry->page_count) - 1);
 		return false;
 	}
@@ -393,8 +396,8 @@ int store_take(struct store *store, struct held_table *held, char *text, size_t 
 
 	if (store->head.fd_count + (unsigned long long)DESCRIPTORS_SPARE > most) {
 		snprintf(text, text_bytes,
-			"it has %u descriptors, but RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit",
-			store->head.fd_count, most);
+			"it has %u descriptor%s, but RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit",
+			store->head.fd_count, plural(store->head.fd_count), most);
 		return -EMFILE;
 	}
 	/* Receive the first packet again to remove it. */

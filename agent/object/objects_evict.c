@@ -3,6 +3,7 @@
  * those of blocks, and their eviction. objects_order.c contains the order within each kind.
  */
 #include "agent/object/objects.h"
+#include "shm/plural.h"
 
 #include "agent/pages/event.h"
 #include "agent/pages/evict.h"
@@ -161,7 +162,8 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 		pool->evict.policy->evicted(pool->evict.policy_state, &candidate);
 	}
 	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version,
-		"object '%s' version %llu evicted, %u pages", record->name, (unsigned long long)record->version, pages);
+		"object '%s' version %llu evicted, %u page%s", record->name, (unsigned long long)record->version, pages,
+		plural(pages));
 	object_order_evicted(pool, number);
 	object_end(pool, number);
 	return pages;

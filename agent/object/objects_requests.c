@@ -3,6 +3,7 @@
  * request takes effect exactly once.
  */
 #include "agent/object/objects.h"
+#include "shm/plural.h"
 
 #include "agent/session/asked.h"
 #include "agent/session/roles.h"
@@ -162,12 +163,13 @@ static void publish_check(const struct session *session, const struct msg_object
 	else if (!runs_owned(session, manifest))
 		REFUSE(reply, -ESTALE, "a page is no longer leased to this session");
 	else if (pool->objects->manifest_bytes + manifest->bytes > MANIFESTS_BYTES_MAX)
-		REFUSE(reply, -ENOSPC, "the metadata of all objects already has %llu bytes; the limit is %llu",
-			(unsigned long long)pool->objects->manifest_bytes, (unsigned long long)MANIFESTS_BYTES_MAX);
+		REFUSE(reply, -ENOSPC, "the metadata of all objects already has %llu byte%s; the limit is %llu",
+			(unsigned long long)pool->objects->manifest_bytes, plural(pool->objects->manifest_bytes),
+			(unsigned long long)MANIFESTS_BYTES_MAX);
 	else if (!(reply->object = object_place(pool)))
 		REFUSE(reply, -EUSERS,
-			"pool '%s' has %u versions of objects, the limit; delete some, or raise its key 'objects'",
-			pool->config->name, pool->objects->count - 1);
+			"pool '%s' has %u version%s of objects, the limit; delete some, or raise its key 'objects'",
+			pool->config->name, pool->objects->count - 1, plural(pool->objects->count - 1));
 	else if (!descriptors_left(pool->agent, 1))
 		REFUSE(reply, -EMFILE,
 			"too few of the %u descriptors of gpoold (RLIMIT_NOFILE) are left for another object; raise "
@@ -294,8 +296,8 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	asked_send(q->session, bytes, length, -1);
 	crash_point();
 	event_publish(pool->agent, EVENT_OBJECT_PUBLISHED, pool, q->session->id, reply->version,
-		"object '%s' version %llu published, %u pages", request->name, (unsigned long long)reply->version,
-		manifest->header->pages);
+		"object '%s' version %llu published, %u page%s", request->name, (unsigned long long)reply->version,
+		manifest->header->pages, plural(manifest->header->pages));
 	pool_mark_freed(pool);
 	return 0;
 }

@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/pages/pool.h"
 #include "proto/codec.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@ int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_
 		return 0;
 	if (errno == EPIPE || errno == ECONNRESET)
 		return 0; /* the front has ended; the next front receives all tokens */
-	log_debug("cannot send a packet of %u bytes to the front: %s", length, strerror(errno));
+	log_debug("cannot send a packet of %u byte%s to the front: %s", length, plural(length), strerror(errno));
 	return -EAGAIN;
 }
 

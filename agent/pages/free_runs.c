@@ -1,6 +1,7 @@
 #include "agent/pages/free_runs.h"
 
 #include "shm/invariant.h"
+#include "shm/plural.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -73,16 +74,16 @@ static void run_check(const struct free_runs *runs, uint32_t at)
 	uint32_t length = runs->length[at], end = at + length;
 
 	GPOOL_INVARIANT(is_start(runs, at) && length >= 1 && length <= runs->pages - at,
-		"run of %u pages at page %u of %u", length, at, runs->pages);
-	GPOOL_INVARIANT(runs->length[end - 1] == length, "run of %u pages at page %u: %u at its last page", length, at,
-		runs->length[end - 1]);
-	GPOOL_INVARIANT(is_linked(runs, at), "run of %u pages at page %u", length, at);
-	GPOOL_INVARIANT(
-		at == 0 || runs->length[at - 1] == 0, "run at page %u after one of %u pages", at, runs->length[at - 1]);
-	GPOOL_INVARIANT(
-		end == runs->pages || !is_start(runs, end), "run of %u pages at page %u before another", length, at);
-	GPOOL_INVARIANT(length <= runs->total && runs->total <= runs->pages, "run of %u pages; %u of %u free", length,
-		runs->total, runs->pages);
+		"run of %u page%s at page %u of %u", length, plural(length), at, runs->pages);
+	GPOOL_INVARIANT(runs->length[end - 1] == length, "run of %u page%s at page %u: %u at its last page", length,
+		plural(length), at, runs->length[end - 1]);
+	GPOOL_INVARIANT(is_linked(runs, at), "run of %u page%s at page %u", length, plural(length), at);
+	GPOOL_INVARIANT(at == 0 || runs->length[at - 1] == 0, "run at page %u after one of %u page%s", at,
+		runs->length[at - 1], plural(runs->length[at - 1]));
+	GPOOL_INVARIANT(end == runs->pages || !is_start(runs, end), "run of %u page%s at page %u before another",
+		length, plural(length), at);
+	GPOOL_INVARIANT(length <= runs->total && runs->total <= runs->pages, "run of %u page%s; %u of %u free", length,
+		plural(length), runs->total, runs->pages);
 }
 
 /* Return the last run that begins at page `at` or before it, as page + 1; 0: none. */
@@ -143,7 +144,8 @@ void free_runs_put(struct free_runs *runs, uint32_t first, uint32_t count)
 	uint32_t at = first - runs->low;
 
 	assert(first >= runs->low && count >= 1 && count <= runs->pages - at);
-	GPOOL_INVARIANT(!overlaps(runs, at, count), "%u pages at page %u: one is free already", count, first);
+	GPOOL_INVARIANT(
+		!overlaps(runs, at, count), "%u page%s at page %u: one is free already", count, plural(count), first);
 	if (at > 0 && runs->length[at - 1]) {
 		uint32_t left = runs->length[at - 1];
 

@@ -2,6 +2,7 @@
 
 #include "agent/pages/huge_pages.h"
 #include "agent/base/log.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,7 +125,8 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 		if (error)
 			goto complain;
 		if ((i + 1) % 8192 == 0)
-			log_info("pool '%s': %u of %u handles created", plan->pool, i + 1, plan->handle_count);
+			log_info("pool '%s': %u of %u handle%s created", plan->pool, i + 1, plan->handle_count,
+				plural(plan->handle_count));
 	}
 	error = plan->separate ? 0 : export_all(physical);
 	if (error)
@@ -136,9 +138,10 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 	return 0;
 complain:
 	log_error(
-		"cannot export the memory of pool '%s', which needs %u descriptors: %s; raise RLIMIT_NOFILE or choose "
+		"cannot export the memory of pool '%s', which needs %u descriptor%s: %s; raise RLIMIT_NOFILE or choose "
 		"a larger handle_size",
-		plan->pool, physical->arena ? 1 : plan->handle_count, gpu_error_text());
+		plan->pool, physical->arena ? 1 : plan->handle_count, plural(physical->arena ? 1 : plan->handle_count),
+		gpu_error_text());
 destroy:
 	physical_destroy(physical);
 	return error;
@@ -202,8 +205,8 @@ static int adopt_complete(struct physical *physical, const struct physical_plan 
 
 	if (error)
 		return error;
-	log_warning(
-		"pool '%s': %u of %u handles are missing; creating them", plan->pool, missing, physical->handle_count);
+	log_warning("pool '%s': %u of %u handle%s %s missing; creating them", plan->pool, missing,
+		physical->handle_count, plural(physical->handle_count), be(physical->handle_count));
 	for (uint32_t i = 0; i < physical->handle_count && !error; i++) {
 		if (physical->exports[i].length)
 			continue;

@@ -4,6 +4,7 @@
 #include "agent/pages/lease.h"
 #include "agent/pages/session_state.h"
 #include "agent/pages/trust.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -211,16 +212,18 @@ int pools_minima_fit(const struct agent *agent, const struct config *next, char 
 			if (minimum <= limit)
 				continue;
 			snprintf(text, text_bytes,
-				"the minimum of tenant '%s' in pool '%s', %u pages, exceeds its limit of %u pages",
-				tenant->name, pool->segment.header->name, minimum, limit);
+				"the minimum of tenant '%s' in pool '%s', %u page%s, exceeds its limit of %u page%s",
+				tenant->name, pool->segment.header->name, minimum, plural(minimum), limit,
+				plural(limit));
 			return -ERANGE;
 		}
 		if (sum <= pool->segment.header->reserved_first)
 			continue;
 		snprintf(text, text_bytes,
-			"the sum of the minima of all tenants is %llu pages, but pool '%s' can lease %u; lower the "
+			"the sum of the minima of all tenants is %llu page%s, but pool '%s' can lease %u; lower the "
 			"minima",
-			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
+			(unsigned long long)sum, plural(sum), pool->segment.header->name,
+			pool->segment.header->reserved_first);
 		return -ERANGE;
 	}
 	return 0;

@@ -12,6 +12,7 @@
 #include "agent/pages/reservation.h"
 #include "agent/pages/trust.h"
 #include "shm/doorbell.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -200,7 +201,7 @@ static void announce_limit(struct session *session, uint32_t need)
 		return;
 	session->quota_event_ms = now;
 	event_publish(session->pool->agent, EVENT_TENANT_LIMIT, session->pool, session->id, need,
-		"'%s' requested %u pages beyond its limit", session->name, need);
+		"'%s' requested %u page%s beyond its limit", session->name, need, plural(need));
 }
 
 /* Return true if the request may have failed only because pages are still being freed; it is then tried again. */

@@ -1,5 +1,6 @@
 /* admission.c - answer an attach request: check it, create the session, send the answer. */
 #include "agent/session/session_internal.h"
+#include "shm/plural.h"
 
 #include "agent/base/descriptors.h"
 #include "agent/base/log.h"

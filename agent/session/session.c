@@ -1,5 +1,6 @@
 /* session.c - the life of a session, from its entry into the pool to its end; see session.h. */
 #include "agent/session/session_internal.h"
+#include "shm/plural.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
@@ -93,8 +94,9 @@ static void process_died(struct session *session)
 	requests_forget(session);
 	session->died_ms = clock_ms();
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages are quarantined for %u ms", session->id,
-		pool->config->name, session->name, session->pid, session->leased, grace_ms);
+	log_info("session %u of pool '%s' ('%s', pid %d) died: %u page%s %s quarantined for %u ms", session->id,
+		pool->config->name, session->name, session->pid, session->leased, plural(session->leased),
+		be(session->leased), grace_ms);
 	agent_need_tick(pool->agent, grace_ms);
 }
 
@@ -288,11 +290,11 @@ void session_end(struct session *session, enum session_end how)
 	if (how == SESSION_END_DEATH && session->kind == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->kind == SESSION_WORKER) {
-		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages returned", session->id,
+		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u page%s returned", session->id,
 			pool->config->name, session->name, session->pid,
-			how == SESSION_END_DEATH ? " without a detach" : "", pages);
-		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages returned",
-			session->name, pages);
+			how == SESSION_END_DEATH ? " without a detach" : "", pages, plural(pages));
+		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages,
+			"'%s' ended, %u page%s returned", session->name, pages, plural(pages));
 	}
 	pool_mark_freed(pool);
 }
@@ -342,8 +344,9 @@ void session_tick(struct session *session)
 	session_set_closed(session);
 	if (session->leased == 0)
 		return;
-	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages are quarantined",
-		session->id, pool->config->name, session->name, session->pid, session->leased);
+	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u page%s %s quarantined",
+		session->id, pool->config->name, session->name, session->pid, session->leased, plural(session->leased),
+		be(session->leased));
 }
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16])

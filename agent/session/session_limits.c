@@ -2,6 +2,7 @@
 
 #include "agent/base/descriptors.h"
 #include "agent/pages/share.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,25 +90,26 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	case SHARE_LEFT: return 0;
 	case SHARE_NONE_LEFT:
 		snprintf(text, text_bytes,
-			"%u sessions are attached, and the other %u of limits.sessions (%u) are reserved for %s by "
+			"%u session%s %s attached, and the other %u of limits.sessions (%u) are reserved for %s by "
 			"limits.kept_sessions; raise limits.sessions",
-			attached.all + aside, not_for_it - aside, sessions,
+			attached.all + aside, plural(attached.all + aside), be(attached.all + aside),
+			not_for_it - aside, sessions,
 			may_use_kept                     ? "admins and root"
 				: kind == SESSION_WORKER ? "admins and observers"
 							 : "admins and observers of other users");
 		break;
 	case SHARE_OF_OTHER_TENANTS:
 		snprintf(text, text_bytes,
-			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is reserved for other "
+			"tenant '%s' has %u session%s, and the rest of limits.sessions (%u) is reserved for other "
 			"tenants by limits.tenant_sessions (%u percent); raise limits.sessions",
-			tenant->config->name, attached.of_tenant[tenant - pool->tenants], sessions,
-			config->limits.tenant_percent);
+			tenant->config->name, attached.of_tenant[tenant - pool->tenants],
+			plural(attached.of_tenant[tenant - pool->tenants]), sessions, config->limits.tenant_percent);
 		break;
 	case SHARE_OF_USER_USED:
 		snprintf(text, text_bytes,
-			"user %u has %u sessions, the limit for one user; raise limits.user_sessions (%u percent of "
+			"user %u has %u session%s, the limit for one user; raise limits.user_sessions (%u percent of "
 			"%u)",
-			uid, attached.of_user, config->limits.user_percent, shared);
+			uid, attached.of_user, plural(attached.of_user), config->limits.user_percent, shared);
 		break;
 	}
 	return -EUSERS;
@@ -117,8 +119,8 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 	char *text, size_t text_bytes)
 {
 	if (pool->session_count >= pool->agent->config.limits.sessions) {
-		snprintf(text, text_bytes, "%u sessions are attached, the limit; raise limits.sessions",
-			pool->session_count);
+		snprintf(text, text_bytes, "%u session%s %s attached, the limit; raise limits.sessions",
+			pool->session_count, plural(pool->session_count), be(pool->session_count));
 		return -EUSERS;
 	}
 	return is_ordinary(kind, uid) ? check_ordinary(pool, tenant, kind, uid, text, text_bytes) : 0;

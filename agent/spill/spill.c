@@ -1,4 +1,5 @@
 #include "agent/spill/spill_sink.h"
+#include "shm/plural.h"
 
 #include "agent/base/journal.h"
 #include "agent/base/log.h"
@@ -312,10 +313,12 @@ static void unreadable_tell(struct pool *pool, const struct spill_block *block, 
 
 	pool->spill->lost_blocks += !kept;
 	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; %s, "
-		  "%u pages",
-		pool->config->name, session->id, session->name, session->pid, why, fate, block->pages);
+		  "%u page%s",
+		pool->config->name, session->id, session->name, session->pid, why, fate, block->pages,
+		plural(block->pages));
 	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
-		"%u spilled pages of '%s' cannot be read back: %s; %s", block->pages, session->name, why, fate);
+		"%u spilled page%s of '%s' cannot be read back: %s; %s", block->pages, plural(block->pages),
+		session->name, why, fate);
 }
 
 /* Return a block to SAVED after a load that was not completed. Its pages were returned, or belong to the worker. */

@@ -7,6 +7,7 @@
  * in docs/internals/agent.md, "Spill", lists all cases.
  */
 #include "agent/spill/spill_sink.h"
+#include "shm/plural.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
@@ -197,8 +198,8 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
 
 	if (!block) {
-		log_error("pool '%s': out of memory; %u spilled pages of session %u are lost", pool->config->name,
-			head->pages, head->session);
+		log_error("pool '%s': out of memory; %u spilled page%s of session %u lost", pool->config->name,
+			head->pages, plural(head->pages), head->session);
 		forget(pool, chain, head->pages);
 		return;
 	}

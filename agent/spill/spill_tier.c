@@ -2,6 +2,7 @@
  * spill_tier.c - create the memory and the file of the slots, and the state of spill.c.
  */
 #include "agent/spill/spill.h"
+#include "shm/plural.h"
 
 #include "agent/base/log.h"
 #include "agent/pages/pool.h"
@@ -66,9 +67,9 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 	if (fd < 0) {
 		fd = id == MOVER_TIER_MEMORY ? memory_make(bytes) : file_make(directory, bytes);
 		if (fd < 0) {
-			log_error("pool '%s': cannot create %s of %llu bytes%s%s for spilled pages: %s",
+			log_error("pool '%s': cannot create %s of %llu byte%s%s%s for spilled pages: %s",
 				pool->config->name, id == MOVER_TIER_MEMORY ? "memory" : "a file",
-				(unsigned long long)bytes, id == MOVER_TIER_MEMORY ? "" : " in ",
+				(unsigned long long)bytes, plural(bytes), id == MOVER_TIER_MEMORY ? "" : " in ",
 				id == MOVER_TIER_MEMORY ? "" : directory,
 				fd == -EOPNOTSUPP ? "the file system does not support unnamed files (O_TMPFILE)"
 						  : strerror(-fd));

@@ -2,6 +2,7 @@
  * trust_look.c - report pending transfers to tools, and check the invariants of agent/pages/trust.h.
  */
 #include "agent/trust/trust_transfer.h"
+#include "shm/plural.h"
 
 #include "agent/pages/session_state.h"
 
@@ -85,8 +86,9 @@ static void check_view(const struct look *look, uint32_t domain)
 	if (!view->made || (normal == view->normal.total && reserved == view->reserved.total))
 		return;
 	snprintf(text, sizeof(text),
-		"%u pages are free for trust domain '%.40s' and %u reserved, but its index contains %u and %u", normal,
-		trust_domain_name(pool, domain), reserved, view->normal.total, view->reserved.total);
+		"%u page%s %s free for trust domain '%.40s' and %u reserved, but its index contains %u and %u", normal,
+		plural(normal), be(normal), trust_domain_name(pool, domain), reserved, view->normal.total,
+		view->reserved.total);
 	report(look, 0, 0, text);
 }
 

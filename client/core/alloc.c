@@ -18,6 +18,7 @@
 #include "client/core/window.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
+#include "shm/plural.h"
 
 #include <sched.h>
 
@@ -297,8 +298,9 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	if (error == -ENOSPC)
 		return error;
 	/* A free bit on a page of another session indicates corruption, which further retries cannot resolve. */
-	pool_log(pool, POOL_LOG_ERROR, "cannot allocate %u pages: free bits on pages that are not leased to session %u",
-		page_count, pool->id);
+	pool_log(pool, POOL_LOG_ERROR,
+		"cannot allocate %u page%s: free bits on pages that are not leased to session %u", page_count,
+		plural(page_count), pool->id);
 	return -EPIPE;
 }
 

@@ -7,6 +7,7 @@
  * can use the block, and the block ends. Otherwise the block keeps the caller's pin until the other pins are dropped.
  */
 #include "client/core/alloc.h"
+#include "shm/plural.h"
 
 #include "client/core/deferred.h"
 #include "client/core/flight.h"
@@ -93,8 +94,9 @@ static inline __attribute__((always_inline)) int free_in(
 	if (unlikely(!(tag & BLOCK_SCATTERED) &&
 		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
 		return fail(-EINVAL,
-			"not the handle of a block: it has %u pages at page %u, but the block there has another length",
-			block->page_count, page);
+			"not the handle of a block: it has %u page%s at page %u, but the block there has another "
+			"length",
+			block->page_count, plural(block->page_count), page);
 	if (unlikely(pin_count(&pool->session, page) == 0))
 		return fail_unpinned(block);
 	cache = thread_cache_of(pool);

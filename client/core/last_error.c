@@ -4,6 +4,7 @@
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
 #include "shm/object_names.h"
+#include "shm/plural.h"
 #include "shm/session_segment.h"
 
 #include <inttypes.h>
@@ -96,14 +97,15 @@ const char *gpool_last_error(int error)
 int fail_size(uint32_t size)
 {
 	return fail(-EINVAL,
-		"size is %u bytes, too small for a struct of this library; set it to the size of the struct", size);
+		"size is %u byte%s, too small for a struct of this library; set it to the size of the struct", size,
+		plural(size));
 }
 
 int fail_handle(const struct gpool *pool, const struct gpool_block *block)
 {
 	if (block->page >= pool->page_count)
-		return fail(-EINVAL, "not the handle of a block: its page is %u, but the pool has %u pages",
-			block->page, pool->page_count);
+		return fail(-EINVAL, "not the handle of a block: its page is %u, but the pool has %u page%s",
+			block->page, pool->page_count, plural(pool->page_count));
 	if (block->tag & BLOCK_PREPARED)
 		return fail(-EINVAL, "the block at page %u is prepared, but not committed", block->page);
 	return fail(-EINVAL, "not the handle of a block: no allocation has the tag %016llx",
@@ -118,7 +120,8 @@ int fail_stale(const struct gpool *pool, const struct gpool_block *block)
 		? "was freed, or its content is spilled or lost; gpool_pin() restores spilled content"
 		: "was freed, or evicted while it was not pinned; allocate a block and create its content again";
 
-	return fail(-ESTALE, "the block of %u pages at page %u %s", block->page_count, block->page, how);
+	return fail(-ESTALE, "the block of %u page%s at page %u %s", block->page_count, plural(block->page_count),
+		block->page, how);
 }
 
 int fail_examined(const struct gpool *pool, const struct gpool_block *block)
@@ -180,14 +183,14 @@ static int fail_limit(const struct gpool *pool, uint32_t need)
 		atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used)) {
 	case LEASE_LIMIT_QUOTA:
 		return fail(-EDQUOT,
-			"the quota of the session is reached: %u needed, %u of %u pages in use; free memory of this "
+			"the quota of the session is reached: %u needed, %u of %u page%s in use; free memory of this "
 			"process, or raise quota_bytes of gpool_open() (or 'poolctl limit --session')",
-			need, used, most);
+			need, used, most, plural(most));
 	case LEASE_LIMIT_TENANT:
 		return fail(-EDQUOT,
-			"the limit of tenant '%.*s' is reached: %u needed, %u of %u pages in use; free memory of its "
+			"the limit of tenant '%.*s' is reached: %u needed, %u of %u page%s in use; free memory of its "
 			"processes, or raise tenants.limit of gpoold.conf (or 'poolctl limit')",
-			(int)sizeof(own->tenant) - 1, own->tenant, need, used, most);
+			(int)sizeof(own->tenant) - 1, own->tenant, need, used, most, plural(most));
 	default:
 		return fail(-EDQUOT, "the limit of the tenant or the quota of the session is reached: %u needed", need);
 	}
@@ -207,29 +210,29 @@ int fail_shortage(const struct gpool *pool, int error, const struct gpool_oom_in
 		return fail_limit(pool, shortage->needed);
 	if (lease_limit_of(atomic_load_explicit(&pool->session.header->refusal, memory_order_relaxed), &most, &used) ==
 		LEASE_LIMIT_KEPT)
-		snprintf(kept, sizeof(kept), "; %u free pages are kept for other tenants (tenants.minimum)",
-			most < used ? most : used);
+		snprintf(kept, sizeof(kept), "; %u free page%s %s kept for other tenants (tenants.minimum)",
+			most < used ? most : used, plural(most < used ? most : used), be(most < used ? most : used));
 	if (shortage->holder)
 		snprintf(
 			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
 	if (pool->header->pages_per_handle > 1 && shortage->needed <= shortage->free)
 		snprintf(handles, sizeof(handles),
 			"; the free pages cannot be mapped side by side, because the GPU maps whole handles of %u "
-			"pages",
-			pool->header->pages_per_handle);
+			"page%s",
+			pool->header->pages_per_handle, plural(pool->header->pages_per_handle));
 	return fail(error,
-		"not enough free or evictable pages: %u needed, %u free, %u pinned%s%s; the pool has %u pages "
+		"not enough free or evictable pages: %u needed, %u free, %u pinned%s%s; the pool has %u page%s "
 		"(pools.size), %u of them reserved%s",
 		shortage->needed, shortage->free, shortage->pinned, holder, handles, pool->page_count,
-		pool->page_count - pool->unreserved, kept);
+		plural(pool->page_count), pool->page_count - pool->unreserved, kept);
 }
 
 int fail_reservation(const struct gpool *pool, int error, uint64_t reservation, uint32_t need)
 {
 	if (error == -EPERM)
 		return fail(error, "reservation %#" PRIx64 " belongs to another tenant", reservation);
-	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " pages left%s",
-		reservation, need,
+	return fail(error, "reservation %#" PRIx64 " has ended, or has fewer than %" PRIu32 " page%s left%s",
+		reservation, need, plural(need),
 		pool->header->pages_per_handle > 1 ? " that can be mapped side by side: handles are mapped as a whole"
 						   : "");
 }

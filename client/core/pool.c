@@ -3,6 +3,7 @@
 
 #include "client/core/last_error.h"
 #include "shm/doorbell.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -48,9 +49,10 @@ int options_read(void *to, size_t known, const void *from)
 	for (size_t i = known; i < size; i++)
 		if (((const unsigned char *)from)[i])
 			return fail(-E2BIG,
-				"the options have %u bytes, of which byte %zu is not zero, but this library knows only "
-				"the first %zu bytes",
-				size, i, known);
+				"the options have %u byte%s, of which byte %zu is not zero, but this library knows "
+				"only "
+				"the first %zu byte%s",
+				size, plural(size), i, known, plural(known));
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);
 	return 0;

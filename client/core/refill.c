@@ -16,6 +16,7 @@
 #include "client/core/patience.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
+#include "shm/plural.h"
 
 #include <time.h>
 #include <string.h>
@@ -286,8 +287,9 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 		return 0;
 	if (total)
 		chain_walk(pool, *first, pool->page_count, true);
-	pool_log(pool, POOL_LOG_WARNING, "the reply to a request for %u pages contains %u pages; repeating the request",
-		need, total);
+	pool_log(pool, POOL_LOG_WARNING,
+		"the reply to a request for %u page%s contains %u page%s; repeating the request", need, plural(need),
+		total, plural(total));
 	return -EAGAIN;
 }
 

@@ -12,7 +12,7 @@ static uint64_t number_next(const struct gpool *pool)
 	uint64_t before = atomic_load_explicit(&last, memory_order_relaxed), next;
 
 	do {
-		next = monotonic_ns() / 1000;
+		next = monotonic_us();
 		if (next <= before)
 			next = before + 1;
 	} while (!atomic_compare_exchange_weak_explicit(

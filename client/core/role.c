@@ -20,6 +20,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/doorbell.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -299,8 +300,8 @@ static int name_check(const char *name)
 	if (!name || !*name)
 		return fail(-EINVAL, "the name of the role is empty");
 	return strlen(name) < POOL_NAME_BYTES ? 0
-					      : fail(-EINVAL, "the name of the role has %zu bytes; the maximum is %d",
-							strlen(name), POOL_NAME_BYTES - 1);
+					      : fail(-EINVAL, "the name of the role has %zu byte%s; the maximum is %d",
+							strlen(name), plural(strlen(name)), POOL_NAME_BYTES - 1);
 }
 
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)

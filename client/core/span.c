@@ -11,6 +11,7 @@
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/span.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -174,8 +175,8 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 
 static int fail_freed(const struct gpool_span *span)
 {
-	return fail(-ESTALE, "the span of %u bytes at address 0x%llx was already freed", span->bytes,
-		(unsigned long long)span->address);
+	return fail(-ESTALE, "the span of %u byte%s at address 0x%llx was already freed", span->bytes,
+		plural(span->bytes), (unsigned long long)span->address);
 }
 
 /* Free a piece. Return -ESTALE if it is not in use. */
@@ -258,8 +259,9 @@ int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
 		span->offset / span->bytes >= page->pieces)
 		error = fail(-EINVAL,
-			"not the handle of a span: it has %u bytes at offset %u, in a page with spans of %u bytes",
-			span->bytes, span->offset, class_bytes(page->class));
+			"not the handle of a span: it has %u byte%s at offset %u, in a page with spans of %u byte%s",
+			span->bytes, plural(span->bytes), span->offset, class_bytes(page->class),
+			plural(class_bytes(page->class)));
 	else
 		error = piece_put(pool, page, span->offset / span->bytes, span);
 	pthread_mutex_unlock(&pool->spans->lock);

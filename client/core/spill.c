@@ -6,6 +6,7 @@
 #include "client/core/last_error.h"
 #include "client/core/stitch.h"
 #include "client/core/window.h"
+#include "shm/plural.h"
 
 #include <poll.h>
 #include <search.h>
@@ -192,14 +193,14 @@ static int restore_end(struct gpool *pool, const struct gpool_block *block, cons
 	*place = (struct gpool_block){0};
 	if (error == -EBADMSG)
 		return fail(error,
-			"the spilled content of the block of %u pages is lost: its checksum has changed; allocate "
+			"the spilled content of the block of %u page%s is lost: its checksum has changed; allocate "
 			"a block and create its content again",
-			block->page_count);
+			block->page_count, plural(block->page_count));
 	if (error == -EIO)
 		return fail(error,
-			"the spilled content of the block of %u pages cannot be read now, but is kept; try again "
+			"the spilled content of the block of %u page%s cannot be read now, but is kept; try again "
 			"later. The log of the agent contains the cause",
-			block->page_count);
+			block->page_count, plural(block->page_count));
 	if (!error)
 		error = place_stand(pool, block, answer.first_page, place);
 	return error ? error : place_map(pool, place);

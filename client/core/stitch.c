@@ -2,6 +2,7 @@
 
 #include "client/core/window.h"
 #include "shm/lease_bitmap.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,9 @@ static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, stitch->range.va, stitch->range.bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot unmap a scattered block of %u pages: %s; its addresses are lost",
-			stitch->page_count, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR,
+			"cannot unmap a scattered block of %u page%s: %s; its addresses are lost", stitch->page_count,
+			plural(stitch->page_count), gpu_error_text());
 	return 0;
 }
 
@@ -200,7 +202,8 @@ static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t p
 unreserve:
 	gpu_unreserve(pool->gpu, stitch->range.va, stitch->range.bytes);
 free_stitch:
-	pool_log(pool, POOL_LOG_ERROR, "cannot map %u pages at contiguous addresses: %s", page_count, gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u page%s at contiguous addresses: %s", page_count,
+		plural(page_count), gpu_error_text());
 	free(stitch);
 	return NULL;
 }

@@ -15,6 +15,7 @@
 #include "client/core/internal.h"
 #include "client/core/block.h"
 #include "shm/invariant.h"
+#include "shm/plural.h"
 
 enum {
 	CACHE_RUNS = 8, /* chosen: runs of several pages that a thread keeps; small, since they are searched linearly */
@@ -117,12 +118,13 @@ static inline uint32_t runs_sum(const struct thread_cache *cache)
 static inline void thread_cache_check(const struct thread_cache *cache)
 {
 	GPOOL_INVARIANT(cache->magazine_count <= cache->pool->magazine && cache->pool->magazine <= MAGAZINE_MAX,
-		"%u pages in a magazine of %u", cache->magazine_count, cache->pool->magazine);
-	GPOOL_INVARIANT(cache->run_count <= CACHE_RUNS, "%u runs", cache->run_count);
-	GPOOL_INVARIANT(cache->run_pages <= cache->pool->run_pages, "%u pages in runs, at most %u", cache->run_pages,
-		cache->pool->run_pages);
-	GPOOL_INVARIANT(cache->run_pages == runs_sum(cache), "%u pages in %u runs, which have %u", cache->run_pages,
-		cache->run_count, runs_sum(cache));
+		"%u page%s in a magazine of %u", cache->magazine_count, plural(cache->magazine_count),
+		cache->pool->magazine);
+	GPOOL_INVARIANT(cache->run_count <= CACHE_RUNS, "%u run%s", cache->run_count, plural(cache->run_count));
+	GPOOL_INVARIANT(cache->run_pages <= cache->pool->run_pages, "%u page%s in runs, at most %u", cache->run_pages,
+		plural(cache->run_pages), cache->pool->run_pages);
+	GPOOL_INVARIANT(cache->run_pages == runs_sum(cache), "%u page%s in %u run%s, which have %u", cache->run_pages,
+		plural(cache->run_pages), cache->run_count, plural(cache->run_count), runs_sum(cache));
 }
 
 /* Check that a cached run is inside the pool and was leased when it was cached. The agent may have taken it since. */
@@ -130,7 +132,8 @@ static inline void cached_run_check(const struct gpool *pool, const struct cache
 {
 	GPOOL_INVARIANT(
 		run->page_count >= 1 && run->page < pool->page_count && run->page_count <= pool->page_count - run->page,
-		"run of %u pages at page %u in a pool of %u", run->page_count, run->page, pool->page_count);
+		"run of %u page%s at page %u in a pool of %u", run->page_count, plural(run->page_count), run->page,
+		pool->page_count);
 	GPOOL_INVARIANT(page_word_state(run->word) == PAGE_LEASED && page_word_owner(run->word) == pool->id,
 		"run at page %u: word 0x%llx, session %u", run->page, (unsigned long long)run->word, pool->id);
 }

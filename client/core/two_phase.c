@@ -7,6 +7,7 @@
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "shm/plural.h"
 
 int gpool_prepare(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
@@ -22,8 +23,8 @@ int gpool_prepare(
 
 static COLD int fail_settled(const struct gpool_block *block)
 {
-	return fail(-ESTALE, "the block of %u pages at page %u was already committed or rolled back", block->page_count,
-		block->page);
+	return fail(-ESTALE, "the block of %u page%s at page %u was already committed or rolled back",
+		block->page_count, plural(block->page_count), block->page);
 }
 
 /* Return 0 if the handle names a prepared block. The block may have ended. */

@@ -5,6 +5,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/invariant.h"
+#include "shm/plural.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -113,8 +114,8 @@ int window_open(struct gpool *pool)
 		goto free_window;
 	error = gpu_reserve(pool->gpu, window->bytes, 0, &pool->window_base);
 	if (error) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for pool '%s': %s",
-			(unsigned long long)window->bytes, pool->header->name, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu byte%s of addresses for pool '%s': %s",
+			(unsigned long long)window->bytes, plural(window->bytes), pool->header->name, gpu_error_text());
 		error = -ENOMEM;
 		goto free_window;
 	}

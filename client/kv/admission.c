@@ -1,5 +1,6 @@
 /* admission.c - compare the need of a request with the available blocks. */
 #include "client/kv/kv.h"
+#include "shm/plural.h"
 
 #include "client/kv/offer.h"
 #include "client/core/last_error.h"
@@ -36,15 +37,18 @@ static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
 	struct gpool_kv_need need = kv_need(kv, blocks);
 
 	if (error == -EUSERS)
-		fail(error, "the cache has %u sequences, the limit (max_sequences)", kv->max_sequences);
+		fail(error, "the cache has %u sequence%s, the limit (max_sequences)", kv->max_sequences,
+			plural(kv->max_sequences));
 	else if (error == -EFBIG && blocks > kv->columns)
-		fail(error, "%u blocks needed; a sequence can have at most %u blocks (max_sequence_tokens)", blocks,
-			kv->columns);
+		fail(error, "%u block%s needed; a sequence can have at most %u block%s (max_sequence_tokens)", blocks,
+			plural(blocks), kv->columns, plural(kv->columns));
 	else
 		fail(error,
-			"%u blocks needed; the cache has %u blocks, of which %u are not in use, %u are available, and "
+			"%u block%s needed; the cache has %u block%s, of which %u are not in use, %u are available, "
+			"and "
 			"%u must stay free (watermark_blocks)",
-			blocks, kv->blocks.blocks, need.free_blocks, need.available_blocks, need.watermark_blocks);
+			blocks, plural(blocks), kv->blocks.blocks, plural(kv->blocks.blocks), need.free_blocks,
+			need.available_blocks, need.watermark_blocks);
 }
 
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)

@@ -14,6 +14,7 @@
 #include "client/kv/group.h"
 
 #include "client/core/last_error.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +73,8 @@ int gpool_kv_execute(struct gpool_kv *kv, struct gpool_kv_order *order)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (order->size != sizeof(*order))
-		return fail(-EPROTO, "the order has %u bytes; this version of the library has orders of %zu bytes",
-			order->size, sizeof(*order));
+		return fail(-EPROTO, "the order has %u byte%s; this version of the library has orders of %zu bytes",
+			order->size, plural(order->size), sizeof(*order));
 	order->request.size = sizeof(order->request);
 	order->need.size = sizeof(order->need);
 	order->info.size = sizeof(order->info);
@@ -246,8 +247,9 @@ static int member_open(struct gpool_kv_group *group, uint32_t member, const stru
 		if (group->members[other].cache == given->cache)
 			return fail(-EINVAL, "caches %u and %u are the same", other, member);
 	return !order.block_tokens || !order.max_sequences || order.max_sequences > SEQUENCES_MAX
-		? fail(-EPROTO, "cache %u has %u sequences of blocks of %u tokens, which no cache has", member,
-			  order.max_sequences, order.block_tokens)
+		? fail(-EPROTO, "cache %u has %u sequence%s of blocks of %u token%s, which no cache has", member,
+			  order.max_sequences, plural(order.max_sequences), order.block_tokens,
+			  plural(order.block_tokens))
 		: 0;
 }
 
@@ -261,8 +263,8 @@ static int range_check(const struct gpool_kv_group *group)
 				"range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u",
 				group->range_tokens, member->block_tokens, i);
 		if (i + 1 < group->count && group->range_tokens > member->max_tokens)
-			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u can have at most %u tokens",
-				group->range_tokens, i, member->max_tokens);
+			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u can have at most %u token%s",
+				group->range_tokens, i, member->max_tokens, plural(member->max_tokens));
 	}
 	return 0;
 }
@@ -537,8 +539,8 @@ int group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t token
 	if (!error)
 		error = group_running(row);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
-		error = fail(-EFBIG, "cannot add %u tokens to %u; the maximum is %u", tokens, row->tokens,
-			(uint32_t)KV_TOKENS_MAX);
+		error = fail(-EFBIG, "cannot add %u token%s to %u; the maximum is %u", tokens, plural(tokens),
+			row->tokens, (uint32_t)KV_TOKENS_MAX);
 	if (error)
 		return error;
 	first = row->tokens;

@@ -1,5 +1,6 @@
 /* inspect.c - query a cache, validate blocks that other engines pass, and copy blocks. */
 #include "client/kv/kv.h"
+#include "shm/plural.h"
 
 #include "client/kv/copies.h"
 #include "client/kv/offer.h"
@@ -37,7 +38,8 @@ int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *addres
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (block >= kv_block_count(kv))
-		return fail(-EINVAL, "block is %u; the cache has %u blocks", block, kv_block_count(kv));
+		return fail(-EINVAL, "block is %u; the cache has %u block%s", block, kv_block_count(kv),
+			plural(kv_block_count(kv)));
 	*address = memory_address(kv, block);
 	return 0;
 }
@@ -206,13 +208,15 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (block < 0 || (uint32_t)block >= kv_block_count(kv))
-		return fail(-EINVAL, "block is %d; the cache has %u blocks", block, kv_block_count(kv));
+		return fail(-EINVAL, "block is %d; the cache has %u block%s", block, kv_block_count(kv),
+			plural(kv_block_count(kv)));
 	if (!same_shape(kv, shape))
 		return fail(-EPROTO,
-			"the shape differs from that of the cache: %u layers, %u heads of %u elements of %u bytes, "
-			"blocks of %u tokens",
-			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes,
-			kv->shape.block_tokens);
+			"the shape differs from that of the cache: %u layer%s, %u heads of %u elements of %u byte%s, "
+			"blocks of %u token%s",
+			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, kv->shape.head_size,
+			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes), kv->shape.block_tokens,
+			plural(kv->shape.block_tokens));
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
@@ -246,8 +250,8 @@ static COLD int pair_refuse(const struct gpool_kv *kv, size_t number, const stru
 		snprintf(why, sizeof(why), "block %d is not in use; both blocks must belong to a sequence",
 			kv_refs(kv, (uint32_t)pair->from) ? pair->to : pair->from);
 	else if (kv->blocks.refs[pair->to] > 1)
-		snprintf(why, sizeof(why), "%u sequences share the target; it must belong to one only",
-			kv->blocks.refs[pair->to]);
+		snprintf(why, sizeof(why), "%u sequence%s share the target; it must belong to one only",
+			kv->blocks.refs[pair->to], plural(kv->blocks.refs[pair->to]));
 	else if (prefix_table_has(&kv->prefixes, (uint32_t)pair->to))
 		snprintf(why, sizeof(why), "the target is published, so its content must not change");
 	return fail(-EINVAL, "pair %zu, from block %d to %d: %s", number, pair->from, pair->to, why);

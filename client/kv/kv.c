@@ -10,6 +10,7 @@
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "client/vm/range.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,15 +91,15 @@ static int sizes_read(
 	if (count == 0)
 		count = 1;
 	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX)
-		return fail(-EINVAL, "the cache would have %llu pages; the maximum is %u",
+		return fail(-EINVAL, "the pages of the cache would be %llu; the maximum is %u",
 			(unsigned long long)(count + places_of(options, chunk_blocks)) * kv->chunk_pages, UINT32_MAX);
 	if (options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX)
-		return fail(-EINVAL, "a block has %llu bytes; shared blocks (pool_blocks) can have at most %llu",
-			(unsigned long long)kv->block_bytes,
+		return fail(-EINVAL, "a block has %llu byte%s; shared blocks (pool_blocks) can have at most %llu",
+			(unsigned long long)kv->block_bytes, plural(kv->block_bytes),
 			(unsigned long long)KV_CHUNK_HANDLES_MAX * handle_pages(kv->pool) * kv->pool->page_bytes);
 	if (kv->zero && kv->block_bytes % sizeof(uint32_t))
-		return fail(-EINVAL, "a block has %llu bytes; with GPOOL_KV_ZERO it must have a multiple of 4",
-			(unsigned long long)kv->block_bytes);
+		return fail(-EINVAL, "a block has %llu byte%s; with GPOOL_KV_ZERO it must have a multiple of 4",
+			(unsigned long long)kv->block_bytes, plural(kv->block_bytes));
 	*chunks = (uint32_t)count;
 	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
 	kv->max_sequences = options->max_sequences;
@@ -141,7 +142,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.usage = GPOOL_USAGE_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
-		return fail(-EINVAL, "the tables would have %llu pages; the maximum is %u",
+		return fail(-EINVAL, "the pages of the tables would be %llu; the maximum is %u",
 			(unsigned long long)table_pages, UINT32_MAX);
 	error = gpool_range_reserve(
 		kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);

@@ -7,6 +7,7 @@
  * without a driver call. Chunks that have only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
+#include "shm/plural.h"
 
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
@@ -50,9 +51,11 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	kv->block_bytes = block_bytes_of(kv);
 	if (!kv->block_bytes)
 		return fail(-EINVAL,
-			"the shape contains 0, or a block has more than 2^40 bytes: %u layers, %u heads of %u elements "
-			"of %u bytes",
-			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes);
+			"the shape contains 0, or a block has more than 2^40 bytes: %u layer%s, %u heads of %u "
+			"elements "
+			"of %u byte%s",
+			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, kv->shape.head_size,
+			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes));
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
 	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
 		uint64_t bytes = handles * handle_bytes, waste = bytes % kv->block_bytes;
@@ -66,8 +69,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	}
 	if (best_bytes / kv->pool->page_bytes > UINT32_MAX || best_bytes / kv->block_bytes > BITMAP_BITS_MAX)
 		return fail(-EINVAL,
-			"a block has %llu bytes; it must have fewer than 2^32 pages, and a chunk at most %d blocks",
-			(unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
+			"a block has %llu byte%s; it must have fewer than 2^32 pages, and a chunk at most %d blocks",
+			(unsigned long long)kv->block_bytes, plural(kv->block_bytes), BITMAP_BITS_MAX);
 	kv->chunk_bytes = best_bytes;
 	kv->chunk_pages = (uint32_t)(best_bytes / kv->pool->page_bytes);
 	*chunk_blocks = (uint32_t)(best_bytes / kv->block_bytes);

@@ -8,6 +8,7 @@
 
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -123,8 +124,8 @@ int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv
 	int error;
 
 	if (count > host->free.count)
-		return fail(-ENOSPC, "the content needs %llu blocks of host memory, of which %u are free",
-			(unsigned long long)count, host->free.count);
+		return fail(-ENOSPC, "the content needs %llu block%s of host memory, of which %u are free",
+			(unsigned long long)count, plural(count), host->free.count);
 	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* count is 0 for a sequence without tokens */
 	if (!saved->slots)
 		return -ENOMEM;

@@ -3,6 +3,7 @@
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "cuda/kernels/quantise.h"
+#include "shm/plural.h"
 
 #include <math.h>
 #include <sys/mman.h>
@@ -80,8 +81,9 @@ int int8_open(struct gpool_kv *kv)
 
 	if (kv->shape.dtype_bytes > 4 || !int8_room(kv, kv->block_bytes) || !int8_room(kv, kv->pool->page_bytes))
 		return fail(-EOPNOTSUPP,
-			"GPOOL_KV_OFFLOAD_INT8 does not support elements of %u bytes in blocks of %llu bytes",
-			kv->shape.dtype_bytes, (unsigned long long)kv->block_bytes);
+			"GPOOL_KV_OFFLOAD_INT8 does not support elements of %u byte%s in blocks of %llu byte%s",
+			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes), (unsigned long long)kv->block_bytes,
+			plural(kv->block_bytes));
 	if (kv->losses)
 		return 0;
 	memory = mmap(NULL, losses_bytes(kv), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

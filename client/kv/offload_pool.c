@@ -2,6 +2,7 @@
 
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 
@@ -54,8 +55,8 @@ static int pieces_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence,
 
 	/* Return early if the content does not fit even with one page per piece. */
 	if (pages > kv->pool->page_count)
-		return fail(-ENOSPC, "the content needs %llu pages; the pool has %u", (unsigned long long)pages,
-			kv->pool->page_count);
+		return fail(-ENOSPC, "the content needs %llu page%s; the pool has %u", (unsigned long long)pages,
+			plural(pages), kv->pool->page_count);
 	saved->pieces = calloc(pages + 1, sizeof(*saved->pieces));
 	if (!saved->pieces)
 		return -ENOMEM;
@@ -165,8 +166,9 @@ static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spa
 	if (spill_here(kv->pool, &piece->block))
 		return 0;
 	if (spare_pages < piece->block.page_count)
-		return fail(-ENOSPC, "%u pages are needed to restore content; %llu are available",
-			piece->block.page_count, (unsigned long long)spare_pages);
+		return fail(-ENOSPC, "%u page%s %s needed to restore content; %llu are available",
+			piece->block.page_count, plural(piece->block.page_count), be(piece->block.page_count),
+			(unsigned long long)spare_pages);
 	error = spill_fetch_begin(kv->pool, &piece->block, &piece->fetch);
 	/* The spill was cancelled, so the piece is resident. */
 	if (error == -EALREADY)

@@ -16,6 +16,7 @@
 #include "client/vm/elastic.h"
 #include "client/core/window.h"
 #include "shm/object_names.h"
+#include "shm/plural.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -370,11 +371,11 @@ static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint
 	if (!error)
 		error = gpu_access(kv->pool->gpu, begin, kv->chunk_bytes, GPU_ACCESS_READ);
 	if (error) {
-		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles,
-			gpu_error_text());
+		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handle%s that a KV cache shares: %s", handles,
+			plural(handles), gpu_error_text());
 		if (error != -EPIPE)
-			error = fail(
-				-ENOMEM, "%u handles of shared blocks cannot be mapped: %s", handles, gpu_error_text());
+			error = fail(-ENOMEM, "%u handle%s of shared blocks cannot be mapped: %s", handles,
+				plural(handles), gpu_error_text());
 		if (at > begin && gpu_unmap(kv->pool->gpu, begin, at - begin))
 			place_lose(kv, place);
 		return error;

@@ -5,6 +5,7 @@
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/kv_write.h"
 #include "cuda/kernels/quantise.h"
+#include "shm/plural.h"
 
 #include <inttypes.h>
 
@@ -57,8 +58,8 @@ static int address_check(const char *name, uint64_t address, uint32_t alignment,
 {
 	if (!address && array)
 		return fail(-EINVAL, "%s is 0; it must be the address of %s", name, array);
-	return address % alignment ? fail(-EINVAL, "%s is %#" PRIx64 "; it must be a multiple of %" PRIu32 " bytes",
-					     name, address, alignment)
+	return address % alignment ? fail(-EINVAL, "%s is %#" PRIx64 "; it must be a multiple of %" PRIu32 " byte%s",
+					     name, address, alignment, plural(alignment))
 				   : 0;
 }
 
@@ -80,7 +81,8 @@ static int arguments_check(const struct gpool_kv *kv, const struct gpool_kv_writ
 	int error;
 
 	if (read->layer >= kv->shape.layers)
-		return fail(-EINVAL, "layer is %u; the cache has %u layers", read->layer, kv->shape.layers);
+		return fail(-EINVAL, "layer is %u; the cache has %u layer%s", read->layer, kv->shape.layers,
+			plural(kv->shape.layers));
 	if (read->tokens > ATTENTION_COUNT_MAX)
 		return fail(-EINVAL, "tokens is %" PRIu32 "; the maximum is %d", read->tokens, ATTENTION_COUNT_MAX);
 	error = address_check("keys", read->keys, ATTENTION_ALIGN, "[tokens][key_stride] elements");

@@ -6,6 +6,7 @@
 #include "client/core/window.h"
 #include "proto/codec.h"
 #include "shm/object_names.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,8 @@ int object_text_copy(char *to, size_t size, const char *from, const char *what)
 	size_t length = from ? strnlen(from, size) : 0;
 
 	if (length >= size)
-		return fail(
-			-EINVAL, "the name of the %s has %zu bytes; the maximum is %zu", what, strlen(from), size - 1);
+		return fail(-EINVAL, "the name of the %s has %zu byte%s; the maximum is %zu", what, strlen(from),
+			plural(strlen(from)), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
 		return fail(-EINVAL, "the name of the %s has bytes that are not printable UTF-8", what);
 	memcpy(to, from ? from : "", length);
@@ -383,13 +384,14 @@ static int object_fail_draft(const struct gpool_object *object)
 int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes)
 {
 	struct gpool *pool = object->pool;
+	uint32_t count = object->number ? object->manifest.header->allocations : object->part_count;
 	int error = 0;
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
-		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocations", index, object->name,
-			object->number ? object->manifest.header->allocations : object->part_count);
+	if (index >= count)
+		return fail(-EINVAL, "no allocation %u: object '%s' has %u allocation%s", index, object->name, count,
+			plural(count));
 	if (object->number) {
 		*address = object->addresses[index];
 		*bytes = object->manifest.sizes[index] * pool->page_bytes;

@@ -1,5 +1,6 @@
 /* object_draft.c - collect metadata, and build the manifest. */
 #include "client/object/object.h"
+#include "shm/plural.h"
 
 #include "client/core/last_error.h"
 
@@ -42,10 +43,11 @@ int draft_set(struct draft *draft, const char *key, const void *value, size_t by
 	int error;
 
 	if (key_bytes < 1 || key_bytes > MANIFEST_KEY_MAX)
-		return fail(-EINVAL, "the key has %zu bytes; it must have 1 to %d", strlen(key), MANIFEST_KEY_MAX);
+		return fail(-EINVAL, "the key has %zu byte%s; it must have 1 to %d", strlen(key), plural(strlen(key)),
+			MANIFEST_KEY_MAX);
 	if (bytes > MANIFEST_BYTES_MAX || draft->bytes > 2 * (uint64_t)MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the value of '%s' has %zu bytes; the metadata of an object can have at most %d",
-			key, bytes, MANIFEST_BYTES_MAX);
+		return fail(-EFBIG, "the value of '%s' has %zu byte%s; the metadata of an object can have at most %d",
+			key, bytes, plural(bytes), MANIFEST_BYTES_MAX);
 	error = draft_grow(draft, key_bytes + 1 + bytes + DRAFT_SLACK);
 	if (error)
 		return error;
@@ -211,8 +213,8 @@ int draft_manifest(
 	for (uint32_t i = 0; i < runs->allocations; i++)
 		header.pages += runs->sizes[i];
 	if (header.bytes > MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the runs and metadata of the object have %llu bytes; the maximum is %d",
-			(unsigned long long)header.bytes, MANIFEST_BYTES_MAX);
+		return fail(-EFBIG, "the runs and metadata of the object have %llu byte%s; the maximum is %d",
+			(unsigned long long)header.bytes, plural(header.bytes), MANIFEST_BYTES_MAX);
 	*fd = memfd_create("gpool-object", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (*fd < 0)
 		return errno == ENFILE || errno == EMFILE ? -EMFILE : -ENOMEM;

@@ -3,6 +3,7 @@
  * of its handles, because a handle is mapped as a whole. One call sets the access of the whole range.
  */
 #include "client/object/object.h"
+#include "shm/plural.h"
 
 #include "client/core/last_error.h"
 #include "client/core/window.h"
@@ -72,8 +73,9 @@ int object_map_at(struct gpool_object *object, uint64_t begin, bool *stuck)
 		return 0;
 	}
 	if (error != -ENOENT)
-		pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name,
-			manifest->header->pages, error == -EPIPE ? "the agent is not running" : gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u page%s: %s", object->name,
+			manifest->header->pages, plural(manifest->header->pages),
+			error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	if (error != -EPIPE && error != -ENOENT)
 		error = fail_map();
 	*stuck = at > begin && gpu_unmap(pool->gpu, begin, at - begin);
@@ -108,8 +110,9 @@ int object_map(struct gpool_object *object)
 	addresses_compute(object);
 	error = gpu_reserve(pool->gpu, object->range_bytes, 0, &object->range);
 	if (error) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for object '%s': %s",
-			(unsigned long long)object->range_bytes, object->name, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu byte%s of addresses for object '%s': %s",
+			(unsigned long long)object->range_bytes, plural(object->range_bytes), object->name,
+			gpu_error_text());
 		error = -ENOMEM;
 		goto fail;
 	}

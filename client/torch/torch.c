@@ -220,9 +220,10 @@ static void tell_shortage(struct device *device, struct gpool *pool, ssize_t siz
 			holder->name, holder->needed_pages, holder->offered_pages, holder->idle_pages);
 	}
 	tell(device, -ENOSPC,
-		"cannot allocate %zd bytes on device %d: %u pages needed, %u free, %u pinned%s; see 'poolctl pins' and "
+		"cannot allocate %zd bytes on device %d: %u page%s needed, %u free, %u pinned%s; see 'poolctl pins' "
+		"and "
 		"'poolctl regions'",
-		size, index, shortage.needed, shortage.free, shortage.pinned, holders);
+		size, index, shortage.needed, shortage.needed == 1 ? "" : "s", shortage.free, shortage.pinned, holders);
 }
 
 void *gpool_torch_malloc(ssize_t size, int index, void *native)

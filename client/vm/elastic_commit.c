@@ -14,6 +14,7 @@
  */
 #include "client/core/last_error.h"
 #include "client/vm/elastic.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 
@@ -241,7 +242,8 @@ static int missing_zero(struct backing *backing)
 	if (!error)
 		error = gpu_stream_sync(gpu, elastic->zeroing);
 	if (error)
-		return fail(-EIO, "%u pages cannot be filled with zeros: %s", backing->missing, gpu_error_text());
+		return fail(-EIO, "%u page%s cannot be filled with zeros: %s", backing->missing,
+			plural(backing->missing), gpu_error_text());
 	return 0;
 }
 
@@ -251,8 +253,8 @@ static int missing_take(struct backing *backing)
 	if (backing->waited)
 		return backing->missing <= backing->waited
 			? 0
-			: fail(-ENOSPC, "%u handles are needed, %u were free: others were taken during the wait",
-				  backing->missing, backing->waited);
+			: fail(-ENOSPC, "%u handle%s %s needed, %u were free: others were taken during the wait",
+				  backing->missing, plural(backing->missing), be(backing->missing), backing->waited);
 	backing->handles = malloc(backing->missing * sizeof(*backing->handles));
 	if (!backing->handles)
 		return -ENOMEM;
@@ -346,8 +348,10 @@ int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *page
 
 	/* Reject a request that exceeds the pool before any slots are changed. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
-		return fail(-ENOSPC, "%llu pages are needed; the pool has %u pages (pools.size)",
-			(unsigned long long)pages->count * pages->times, elastic->space.pool->page_count);
+		return fail(-ENOSPC, "%llu page%s %s needed; the pool has %u page%s (pools.size)",
+			(unsigned long long)pages->count * pages->times, plural(pages->count * pages->times),
+			be(pages->count * pages->times), elastic->space.pool->page_count,
+			plural(elastic->space.pool->page_count));
 	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;
 	error = back_in_time(&backing, timeout_ms);
 	/* Other sessions can use the pages that were read ahead. */

@@ -10,6 +10,7 @@
  */
 #include "client/core/last_error.h"
 #include "client/vm/elastic.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 
@@ -188,8 +189,8 @@ static int object_fits(const struct gpool_object *object)
 		return fail(-EINVAL, "object '%s' has the class MUTABLE and cannot be mapped in a range", object->name);
 	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
 		if (object->manifest.runs[i].first % per_handle || object->manifest.runs[i].count % per_handle)
-			return fail(-EOPNOTSUPP, "the pages of object '%s' do not fill handles of %u pages",
-				object->name, per_handle);
+			return fail(-EOPNOTSUPP, "the pages of object '%s' do not fill handles of %u page%s",
+				object->name, per_handle, plural(per_handle));
 	return 0;
 }
 

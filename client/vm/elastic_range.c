@@ -3,6 +3,7 @@
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
 #include "client/vm/elastic.h"
+#include "shm/plural.h"
 
 #include <string.h>
 
@@ -77,8 +78,9 @@ static int pages_check(const struct gpool_range *range, const struct elastic_pag
 	if (!range->elastic)
 		return fail(-EINVAL, "the range is not elastic");
 	if (!elastic_pages_check(range->elastic, pages))
-		return fail(-EINVAL, "first is %u and count is %u; the range has %u pages%s", pages->first,
-			pages->count, range->page_count, pages->count ? "" : ", and count must be at least 1");
+		return fail(-EINVAL, "first is %u and count is %u; the range has %u page%s%s", pages->first,
+			pages->count, range->page_count, plural(range->page_count),
+			pages->count ? "" : ", and count must be at least 1");
 	return 0;
 }
 

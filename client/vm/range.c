@@ -10,6 +10,7 @@
 #include "client/vm/elastic.h"
 #include "shm/doorbell.h"
 #include "shm/object_names.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -351,11 +352,12 @@ int range_settle(struct gpool_range *range)
 	shared = elastic_shared(range->elastic);
 	if (shared)
 		return fail(-EBUSY,
-			"%u pages of named objects are mapped in a range; unmap them with gpool_range_unmap()", shared);
+			"%u page%s of named objects %s mapped in a range; unmap them with gpool_range_unmap()", shared,
+			plural(shared), be(shared));
 	return elastic_leaving(range->elastic) ? fail(-EBUSY,
 							 "queued GPU work uses pages that were decommitted from a "
-							 "range of %u pages; wait for its fence",
-							 range->page_count)
+							 "range of %u page%s; wait for its fence",
+							 range->page_count, plural(range->page_count))
 					       : 0;
 }
 

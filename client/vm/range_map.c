@@ -3,6 +3,7 @@
  * call for all. See range.h.
  */
 #include "client/vm/range.h"
+#include "shm/plural.h"
 
 #include "client/core/last_error.h"
 #include "client/vm/elastic.h"
@@ -100,8 +101,8 @@ int range_map(struct gpool_range *range)
 		range->mapped = true;
 		return 0;
 	}
-	pool_log(pool, POOL_LOG_ERROR, "cannot map a range of %u pages: %s", range->page_count,
-		error == -EPIPE ? "the agent is not running" : gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map a range of %u page%s: %s", range->page_count,
+		plural(range->page_count), error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	if (error != -EPIPE)
 		error = fail_map();
 	if (at > range->va && gpu_unmap(pool->gpu, range->va, at - range->va))
@@ -122,7 +123,9 @@ int range_unmap(struct gpool_range *range)
 	if (!error)
 		range->mapped = false;
 	else if (error != -EBUSY)
-		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u pages: %s", range->page_count,
-			gpu_error_text());
-	return error == -EBUSY ? fail(error, "queued GPU work uses a range of %u pages", range->page_count) : error;
+		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u page%s: %s", range->page_count,
+			plural(range->page_count), gpu_error_text());
+	return error == -EBUSY
+		? fail(error, "queued GPU work uses a range of %u page%s", range->page_count, plural(range->page_count))
+		: error;
 }

@@ -1,5 +1,6 @@
 /* region_check.c - check the invariants of region_set.h, for tests and for debugging. */
 #include "client/vm/region_set.h"
+#include "shm/plural.h"
 
 #include "shm/timeline.h"
 
@@ -28,8 +29,8 @@ expect(struct check *check, bool holds, const struct vm_region *region, const ch
 		return;
 	if (region)
 		length = snprintf(check->text, check->text_bytes,
-			"region %llu of %u pages at page %u: ", (unsigned long long)region->id, region->count,
-			region->first);
+			"region %llu of %u page%s at page %u: ", (unsigned long long)region->id, region->count,
+			plural(region->count), region->first);
 	va_start(arguments, format);
 	vsnprintf(check->text + length, check->text_bytes - (size_t)length, format, arguments);
 	va_end(arguments);
@@ -203,10 +204,10 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 		aged++;
 		pages += region->count;
 	}
-	expect(check, pages == stream->pages, NULL, "slot %u: %llu free pages, not %llu", slot,
-		(unsigned long long)pages, (unsigned long long)stream->pages);
-	expect(check, aged == count, NULL, "slot %u: %llu regions by age, %llu by size", slot, (unsigned long long)aged,
-		(unsigned long long)count);
+	expect(check, pages == stream->pages, NULL, "slot %u: %llu free page%s, not %llu", slot,
+		(unsigned long long)pages, plural(pages), (unsigned long long)stream->pages);
+	expect(check, aged == count, NULL, "slot %u: %llu region%s by age, %llu by size", slot,
+		(unsigned long long)aged, plural(aged), (unsigned long long)count);
 	*sized += count;
 	TAILQ_FOREACH(region, &stream->unfenced, queue)
 	{
@@ -240,17 +241,17 @@ static void trees_check(struct check *check)
 	ripe++;
 	TAILQ_FOREACH(region, &set->ready_ages, queue)
 	ready++;
-	expect(check, sized == check->free_there, NULL, "%llu free regions in trees, %llu in chunks",
-		(unsigned long long)sized, (unsigned long long)check->free_there);
+	expect(check, sized == check->free_there, NULL, "%llu free region%s in trees, %llu in chunks",
+		(unsigned long long)sized, plural(sized), (unsigned long long)check->free_there);
 	expect(check, unfenced == check->unfenced && set->unfenced == unfenced, NULL,
-		"%llu unfenced regions in lists, %llu in chunks", (unsigned long long)unfenced,
+		"%llu unfenced region%s in lists, %llu in chunks", (unsigned long long)unfenced, plural(unfenced),
 		(unsigned long long)check->unfenced);
-	expect(check, fenced == check->pending, NULL, "%llu pending regions in trees, %llu in chunks",
-		(unsigned long long)fenced, (unsigned long long)check->pending);
+	expect(check, fenced == check->pending, NULL, "%llu pending region%s in trees, %llu in chunks",
+		(unsigned long long)fenced, plural(fenced), (unsigned long long)check->pending);
 	expect(check, ripe == check->ripe, NULL, "%llu ripe pending unmaps in the list, %llu in chunks",
 		(unsigned long long)ripe, (unsigned long long)check->ripe);
 	expect(check, ready == check->ready && tree_check(check, TREE_READIES, RB_ROOT(&set->readies), 0) == ready,
-		NULL, "%llu ready regions in the list, %llu in chunks", (unsigned long long)ready,
+		NULL, "%llu ready region%s in the list, %llu in chunks", (unsigned long long)ready, plural(ready),
 		(unsigned long long)check->ready);
 }
 
@@ -260,16 +261,17 @@ static void totals_check(struct check *check)
 
 	for (int kind = 0; kind < VM_KINDS; kind++)
 		expect(check, set->pages[kind] == check->pages[kind] && set->counts[kind] == check->counts[kind], NULL,
-			"kind %d: %llu pages in %llu regions, but %llu in %llu in chunks", kind,
-			(unsigned long long)set->pages[kind], (unsigned long long)set->counts[kind],
+			"kind %d: %llu page%s in %llu region%s, but %llu in %llu in chunks", kind,
+			(unsigned long long)set->pages[kind], plural(set->pages[kind]),
+			(unsigned long long)set->counts[kind], plural(set->counts[kind]),
 			(unsigned long long)check->pages[kind], (unsigned long long)check->counts[kind]);
-	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, %llu in chunks",
-		(unsigned long long)set->guarded, (unsigned long long)check->guarded);
+	expect(check, set->guarded == check->guarded, NULL, "%llu page%s guarded, %llu in chunks",
+		(unsigned long long)set->guarded, plural(set->guarded), (unsigned long long)check->guarded);
 	expect(check,
 		set->available == check->available && set->reclaimable == check->reclaimable &&
 			set->ready == check->ready_pages,
-		NULL, "%llu pages available, %llu reclaimable, %llu ready; in chunks %llu, %llu, %llu",
-		(unsigned long long)set->available, (unsigned long long)set->reclaimable,
+		NULL, "%llu page%s available, %llu reclaimable, %llu ready; in chunks %llu, %llu, %llu",
+		(unsigned long long)set->available, plural(set->available), (unsigned long long)set->reclaimable,
 		(unsigned long long)set->ready, (unsigned long long)check->available,
 		(unsigned long long)check->reclaimable, (unsigned long long)check->ready_pages);
 }

@@ -1,6 +1,7 @@
 #include "client/vm/region_set.h"
 
 #include "shm/invariant.h"
+#include "shm/plural.h"
 #include "shm/timeline.h"
 
 #include <errno.h>
@@ -423,7 +424,8 @@ struct vm_region *region_split(struct region_set *set, struct vm_region *region,
 	region->count -= count;
 	set->counts[region->kind]++;
 	GPOOL_INVARIANT(count >= 1 && region->count >= 1 && region->first == piece->first + count,
-		"%u pages of a region that has %u left at page %u", count, region->count, region->first);
+		"%u page%s of a region that has %u left at page %u", count, plural(count), region->count,
+		region->first);
 	return piece;
 }
 

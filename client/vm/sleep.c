@@ -11,6 +11,7 @@
  *   6 unmap unused pages, which other trust domains can get only after this
  */
 #include "client/vm/range.h"
+#include "shm/plural.h"
 
 #include "client/core/alloc.h"
 #include "client/core/interrupt.h"
@@ -40,8 +41,8 @@ static int range_keep(struct gpool_range *range)
 
 	if (error) {
 		pool_log(pool, POOL_LOG_ERROR,
-			"cannot publish a range of %u pages as object '%s': %s; this process stays awake",
-			range->page_count, range->name, gpool_strerror(error));
+			"cannot publish a range of %u page%s as object '%s': %s; this process stays awake",
+			range->page_count, plural(range->page_count), range->name, gpool_strerror(error));
 		return error;
 	}
 	range->block = (struct gpool_block){0};
@@ -71,9 +72,9 @@ static void ranges_map_again(struct ranges *ranges, const struct gpool_range *en
 			/* The range keeps its pages. A wake tries to map them again. */
 			ranges->asleep = true;
 			pool_log(range->pool, POOL_LOG_ERROR,
-				"cannot map a range of %u pages again after a failed sleep; the session is asleep "
+				"cannot map a range of %u page%s again after a failed sleep; the session is asleep "
 				"until gpool_wake() succeeds",
-				range->page_count);
+				range->page_count, plural(range->page_count));
 		}
 }
 
@@ -194,15 +195,15 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 	transit_end(pool, transit);
 	if (error == -EIO)
 		return fail(-EIO,
-			"the content of %u pages cannot be spilled: a disk failed, or no mover serves the pool; the "
+			"the content of %u page%s cannot be spilled: a disk failed, or no mover serves the pool; the "
 			"log of the agent contains the cause",
-			pages);
+			pages, plural(pages));
 	if (error == -ENOSPC)
 		return fail(error,
-			"the content of %u pages cannot be spilled: spill_memory and spill_file of the pool have too "
+			"the content of %u page%s cannot be spilled: spill_memory and spill_file of the pool have too "
 			"little "
 			"room",
-			pages);
+			pages, plural(pages));
 	/* The block exists, so -ESTALE means that the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
 }
@@ -257,9 +258,9 @@ static int sleep_all(struct gpool *pool, int most_ms)
 	}
 	if (!error && pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
 		error = fail(-EOPNOTSUPP,
-			"%llu pages of MUTABLE ranges cannot be spilled: gpoold is configured without spill_memory "
+			"%llu page%s of MUTABLE ranges cannot be spilled: gpoold is configured without spill_memory "
 			"and spill_directory",
-			(unsigned long long)pages);
+			(unsigned long long)pages, plural(pages));
 	if (!error)
 		error = ranges_keep(ranges);
 	if (!error)

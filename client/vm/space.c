@@ -2,6 +2,7 @@
 
 #include "client/core/last_error.h"
 #include "client/core/window.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -90,8 +91,8 @@ void vm_space_close(struct vm_space *space)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, space->base, space->bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot free %llu bytes of addresses: %s; the addresses are lost",
-			(unsigned long long)space->bytes, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot free %llu byte%s of addresses: %s; the addresses are lost",
+			(unsigned long long)space->bytes, plural(space->bytes), gpu_error_text());
 	munmap(space->pages, space->slot_count * sizeof(*space->pages));
 	space->pages = NULL;
 }
@@ -167,7 +168,7 @@ static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages,
 		error = gpu_access(pool->gpu, begin, count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
 	if (!error)
 		return 0;
-	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count,
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handle%s: %s", count, plural(count),
 		error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	if (error != -EPIPE)
 		error = fail_map();
@@ -214,7 +215,8 @@ static int unmap_run(struct vm_space *space, uint32_t slot, uint32_t count)
 	int error = gpu_unmap(space->pool->gpu, vm_address(space, slot), count * space->slot_bytes);
 
 	if (error && error != -EBUSY)
-		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap %u handles: %s", count, gpu_error_text());
+		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap %u handle%s: %s", count, plural(count),
+			gpu_error_text());
 	if (!error)
 		vm_forget(space, slot, count);
 	return error;

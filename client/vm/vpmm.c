@@ -3,6 +3,7 @@
 
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
+#include "shm/plural.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -114,8 +115,9 @@ static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 		region_put_free(&vpmm->set, place, call.slot, fence_make(call.slot, 0));
 	vpmm_unlock(vpmm);
 	if (error)
-		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot allocate the initial %llu bytes: %s",
-			(unsigned long long)vpmm->options.initial_bytes, gpool_strerror(error));
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot allocate the initial %llu byte%s: %s",
+			(unsigned long long)vpmm->options.initial_bytes, plural(vpmm->options.initial_bytes),
+			gpool_strerror(error));
 	return error;
 }
 
@@ -200,8 +202,8 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 		return vpmm_fences_record(call->vpmm, call->slot) ? -EAGAIN : 0;
 	if (region_spare(set, 1))
 		return -ENOMEM;
-	vpmm_trace(call, "1: %u pages %s, %u of stream slot %u, id %llu", call->count, which, region->count,
-		region->slot, (unsigned long long)region->id);
+	vpmm_trace(call, "1: %u page%s %s, %u of stream slot %u, id %llu", call->count, plural(call->count), which,
+		region->count, region->slot, (unsigned long long)region->id);
 	region = region_carve(set, region, call->count);
 	if (region->slot == VM_RECLAIMABLE || region->offered) {
 		int error = vpmm_adopt(call, region);
@@ -346,7 +348,8 @@ int vpmm_too_much(struct gpool *pool, uint64_t count)
 
 	if (cache)
 		cache->shortage = (struct gpool_oom_info){.needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX};
-	return fail(-ENOSPC, "%llu pages are needed; this pool has %u", (unsigned long long)count, pool->page_count);
+	return fail(-ENOSPC, "%llu page%s %s needed; this pool has %u", (unsigned long long)count, plural(count),
+		be(count), pool->page_count);
 }
 
 int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address)

@@ -4,6 +4,7 @@
  */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
+#include "shm/plural.h"
 #include "shm/timeline.h"
 
 #include <stdarg.h>
@@ -126,12 +127,12 @@ static int short_tell(const struct lines *lines, void (*line)(void *context, con
 static void long_format(const struct line *line, char *text, size_t text_bytes)
 {
 	static const char *const kinds[VM_KINDS] = {"hole", "free", "allocated", "pending_unmap"};
-	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u pages %s", (unsigned long long)line->address,
-		line->count, line->reclaimable ? "reclaimable" : kinds[line->kind]);
+	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u page%s %s", (unsigned long long)line->address,
+		line->count, plural(line->count), line->reclaimable ? "reclaimable" : kinds[line->kind]);
 
 	if (line->kind == VM_ALLOCATED)
-		length += (size_t)snprintf(
-			text + length, text_bytes - length, " %llu bytes", (unsigned long long)line->bytes);
+		length += (size_t)snprintf(text + length, text_bytes - length, " %llu byte%s",
+			(unsigned long long)line->bytes, plural(line->bytes));
 	if (line->stream)
 		length += (size_t)snprintf(text + length, text_bytes - length, " stream %u", line->stream);
 	if (line->id)
@@ -169,8 +170,9 @@ int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *te
 		line(context, text);
 	}
 	if (!error) {
-		snprintf(text, sizeof(text), "%llu pages held; slack %u %%: new pages are preferred up to %llu",
-			(unsigned long long)lines.held, lines.slack_percent, (unsigned long long)lines.most);
+		snprintf(text, sizeof(text), "%llu page%s held; slack %u %%: new pages are preferred up to %llu",
+			(unsigned long long)lines.held, plural(lines.held), lines.slack_percent,
+			(unsigned long long)lines.most);
 		line(context, text);
 	}
 	free(lines.lines);
@@ -214,8 +216,8 @@ void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_
 		return;
 	call->trace[call->traced] = '\0';
 	pool_log(vpmm->pool, POOL_LOG_DEBUG,
-		"vpmm: %s of %llu bytes at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
-		(unsigned long long)call->bytes, (unsigned long long)address, call->stream,
+		"vpmm: %s of %llu byte%s at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
+		(unsigned long long)call->bytes, plural(call->bytes), (unsigned long long)address, call->stream,
 		error ? gpool_strerror(error) : "done", call->traced ? ": " : "", call->trace,
 		(unsigned long long)calls);
 	if (vpmm->options.trace < 3 || lines_take(vpmm, &lines))
@@ -268,8 +270,9 @@ uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes)
 		chunk = region_chunk_next(set, chunk))
 		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
 			if (!mappings_fit(vpmm, region, seen) && !findings++)
-				snprintf(text, text_bytes, "region %llu of %u pages at page %u: wrong mappings",
-					(unsigned long long)region->id, region->count, region->first);
+				snprintf(text, text_bytes, "region %llu of %u page%s at page %u: wrong mappings",
+					(unsigned long long)region->id, region->count, plural(region->count),
+					region->first);
 	vpmm_unlock(vpmm);
 	free(seen);
 	return findings;

@@ -15,6 +15,7 @@
 #include "client/core/last_error.h"
 #include "client/core/window.h"
 #include "shm/invariant.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -190,8 +191,8 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		region_put(&vpmm->set, region);
 		error = -ENOMEM;
 	} else if (gone_count) {
-		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count,
-			reclaimable ? "reclaimable" : "offered", gone_count);
+		vpmm_trace(call, "1: of %u %s pages %u handle%s %s gone", count,
+			reclaimable ? "reclaimable" : "offered", gone_count, plural(gone_count), be(gone_count));
 		error = -EAGAIN;
 		if (region_spare(&vpmm->set, runs_count(lost, count))) {
 			for (uint32_t i = 0; i < count; i++)

@@ -3,6 +3,7 @@
 #include "client/vm/vpmm.h"
 #include "client/core/window.h"
 #include "shm/invariant.h"
+#include "shm/plural.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -26,8 +27,8 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 		bytes /= 2;
 		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
 		if (!error)
-			pool_log(vpmm->pool, POOL_LOG_INFO, "reserving only %llu bytes of addresses",
-				(unsigned long long)bytes);
+			pool_log(vpmm->pool, POOL_LOG_INFO, "reserving only %llu byte%s of addresses",
+				(unsigned long long)bytes, plural(bytes));
 	}
 	if (error) {
 		free(chunk);
@@ -83,7 +84,8 @@ static int hole_ensure(struct vpmm_call *call)
 
 		if (error)
 			return error;
-		vpmm_trace(call, "reserved %llu bytes of addresses", (unsigned long long)vpmm->chunks->space.bytes);
+		vpmm_trace(call, "reserved %llu byte%s of addresses", (unsigned long long)vpmm->chunks->space.bytes,
+			plural(vpmm->chunks->space.bytes));
 	}
 	return region_spare(&vpmm->set, 3);
 }
@@ -109,7 +111,7 @@ void vpmm_pending_unmaps_end(struct vpmm_call *call)
 		/* `unmapped` keeps the result until the lock is acquired again. */
 		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region),
 					   vpmm_region_slots(vpmm, region)) == 0;
-		vpmm_trace(call, "0: pending unmap of %u pages at %#llx %s", region->count,
+		vpmm_trace(call, "0: pending unmap of %u page%s at %#llx %s", region->count, plural(region->count),
 			(unsigned long long)region_address(&vpmm->set, region),
 			region->unmapped ? "unmapped" : "cannot be unmapped");
 	}
@@ -400,14 +402,15 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 			!region->offered, "maps the region at page %u, whose handles are released", region->first);
 		region->stream = is_stream_slot(region->slot) ? vpmm->numbers[region->slot] : 0;
 		region_show(&vpmm->set, region);
-		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot,
-			(unsigned long long)region->id);
+		vpmm_trace(call, "2: harvest %u page%s of slot %u, id %llu", region->count, plural(region->count),
+			region->slot, (unsigned long long)region->id);
 	}
 	if (making->mapped)
-		vpmm_trace(call, "2: %u pages are mapped there", making->mapped);
+		vpmm_trace(call, "2: %u page%s %s mapped there", making->mapped, plural(making->mapped),
+			be(making->mapped));
 	if (making->fresh)
-		vpmm_trace(call, "2: %u pages to ask the agent for, %u of them instead of free ones", making->fresh,
-			making->slack);
+		vpmm_trace(call, "2: %u page%s to ask the agent for, %u of them instead of free ones", making->fresh,
+			plural(making->fresh), making->slack);
 	vpmm_unlock(vpmm);
 	error = make(call, making);
 	free(making->handles);
@@ -424,7 +427,7 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
 	vpmm->counters.remaps += harvest != 0;
 	vpmm->counters.waits += making->waits;
-	vpmm_trace(call, "2: mapped %u pages at %#llx", call->count,
+	vpmm_trace(call, "2: mapped %u page%s at %#llx", call->count, plural(call->count),
 		(unsigned long long)region_address(&vpmm->set, making->place));
 	return 0;
 }

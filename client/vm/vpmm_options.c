@@ -1,5 +1,6 @@
 /* vpmm_options.c - options and environment of the stream-ordered allocator. See vpmm.h. */
 #include "client/vm/vpmm.h"
+#include "shm/plural.h"
 
 #include "client/core/last_error.h"
 
@@ -213,8 +214,8 @@ int vpmm_options_read(struct vpmm *vpmm)
 			"a VPMM page of %llu bytes is larger than pool '%s': all allocations are small",
 			(unsigned long long)options->page_bytes, vpmm->pool->header->name);
 	else if (pages > vpmm->pool->page_count)
-		return fail(-ENOSPC, "GPOOL_VM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages,
-			vpmm->pool->page_count);
+		return fail(-ENOSPC, "GPOOL_VM_PAGES is %llu; this pool has %u page%s", (unsigned long long)pages,
+			vpmm->pool->page_count, plural(vpmm->pool->page_count));
 	vpmm->page_bytes = vpmm->off ? handle_bytes : options->page_bytes;
 	if (vpmm->off)
 		options->initial_bytes = 0;

@@ -23,6 +23,7 @@
 #include "client/core/span.h"
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
+#include "shm/plural.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -639,8 +640,8 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 		error = driver_free_here(vpmm, at->span.address, stream);
 	if (error)
 		pool_log(vpmm->pool, POOL_LOG_ERROR,
-			"cannot free %llu bytes of the driver's memory pool: %s; they are lost",
-			(unsigned long long)at->bytes, gpu_error_text());
+			"cannot free %llu byte%s of the driver's memory pool: %s; they are lost",
+			(unsigned long long)at->bytes, plural(at->bytes), gpu_error_text());
 	pthread_mutex_lock(&small->lock);
 	TAILQ_INSERT_HEAD(&small->spares, at, by_age);
 	pthread_mutex_unlock(&small->lock);

@@ -9,6 +9,7 @@
  *   4 restore the content; the spilled block is kept until then, and no later step can fail
  */
 #include "client/vm/range.h"
+#include "shm/plural.h"
 
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
@@ -89,8 +90,9 @@ static int range_reopen(struct gpool_range *range)
 	if (!error &&
 		(uint64_t)range_handles(range) * range->pool->page_bytes * range->pool->header->pages_per_handle !=
 			range->bytes)
-		error = fail(-ESTALE, "version %llu of object '%s' does not fill the %llu bytes of its range",
-			(unsigned long long)range->version, range->name, (unsigned long long)range->bytes);
+		error = fail(-ESTALE, "version %llu of object '%s' does not fill the %llu byte%s of its range",
+			(unsigned long long)range->version, range->name, (unsigned long long)range->bytes,
+			plural(range->bytes));
 	if (error) {
 		page_list_reset(&range->pages);
 		gpool_object_close(range->object);
@@ -172,11 +174,12 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	pin_drop(&pool->session, block.page);
 	if (error)
 		pool_log(pool, POOL_LOG_ERROR,
-			"cannot wake: the content of %u pages cannot be restored; this process stays asleep", ask.need);
+			"cannot wake: the content of %u page%s cannot be restored; this process stays asleep", ask.need,
+			plural(ask.need));
 	if (error == -ESTALE || error == -EIO)
 		return fail(-EIO,
-			"the spilled content of %u pages cannot be restored; the log of the agent contains the cause",
-			ask.need);
+			"the spilled content of %u page%s cannot be restored; the log of the agent contains the cause",
+			ask.need, plural(ask.need));
 	return error;
 }
 
@@ -253,11 +256,11 @@ static int content_look(struct gpool *pool)
 	if (!ranges->spilled_tag || lease_ask(pool, &ask) != -EIO)
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR,
-		"cannot wake: no mover serves the pool, so the content of %u pages cannot be restored now; this "
+		"cannot wake: no mover serves the pool, so the content of %u page%s cannot be restored now; this "
 		"process stays asleep",
-		ranges->spilled_pages);
-	return fail(-EIO, "no mover serves the pool, so the content of %u pages cannot be restored now",
-		ranges->spilled_pages);
+		ranges->spilled_pages, plural(ranges->spilled_pages));
+	return fail(-EIO, "no mover serves the pool, so the content of %u page%s cannot be restored now",
+		ranges->spilled_pages, plural(ranges->spilled_pages));
 }
 
 static int wake_all(struct gpool *pool, int timeout_ms)

@@ -381,7 +381,7 @@ class OneEngine(Simulated):
     def test_an_engine_without_room_for_its_first_chunk_names_the_pool(self) -> None:
         with self.agent.pool() as pool, pool.alloc(PAGES):
             with self.assertRaisesRegex(
-                gpool.NoRoom, "the first chunk of the KV cache needs 1 pages of pool 'p0', which has 64: .*larger pool"
+                gpool.NoRoom, "the first chunk of the KV cache needs 1 page of pool 'p0', which has 64: .*larger pool"
             ):
                 self.engine()
 
@@ -846,7 +846,7 @@ class Refusals(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, text):
                 settings_of(extra)  # type: ignore[arg-type]
-        with self.assertRaisesRegex(ValueError, "lists 1 pools, and rank 1 needs one"):
+        with self.assertRaisesRegex(ValueError, "lists 1 pool, and rank 1 needs one"):
             pool_name(settings_of({"pool": ["a"]}), 1)
 
     def test_no_agent(self) -> None:

@@ -242,7 +242,7 @@ static void test_no_room(void **state)
 	AWAIT(info_of(0, 0).state == GPOOL_LORA_COLD);
 	assert_int_equal(gpool_lora_acquire(loras[0], ids[0][0], -1), -ENOSPC);
 	assert_int_equal(gpool_lora_last_error(loras[0], ids[0][0], why), 0);
-	if (!strstr(why, "the adapter needs 1 pages"))
+	if (!strstr(why, "the adapter needs 1 page"))
 		fail_msg("%s", why);
 	while (count)
 		assert_int_equal(gpool_free(pools[0], &blocks[--count]), 0);

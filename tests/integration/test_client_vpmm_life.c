@@ -819,7 +819,7 @@ static void test_trace(void **state)
 	take(7, streams[0]);
 	assert_non_null(strstr(log_text, "2: 2 pages are mapped there"));
 	assert_non_null(strstr(log_text, "2: harvest 4 pages"));
-	assert_non_null(strstr(log_text, "2: 1 pages to ask the agent for"));
+	assert_non_null(strstr(log_text, "2: 1 page to ask the agent for"));
 	assert_non_null(strstr(log_text, "2: mapped 7 pages"));
 	assert_non_null(strstr(log_text, "[*4][2][+7]"));
 	finish(streams[0]);

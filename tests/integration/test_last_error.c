@@ -187,7 +187,7 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_commit(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count is 9; the range has 8 pages");
 	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count is 1; the range has 8 pages");
-	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 byte,");
 	assert_int_equal(gpool_range_destroy(range), 0);
 	assert_int_equal(gpool_range_reserve(pool, PAGES + 1, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 0, PAGES + 1, 0), -ENOSPC,
@@ -267,14 +267,14 @@ static void test_objects(void **state)
 		"page_count is 600; it must be 1 to 512, the pages of the pool");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL,
-		"no allocation 3: object 'o' has 1 allocations");
+		"no allocation 3: object 'o' has 1 allocation");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is already published");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
 	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "no entry 3: object 'o' has 0 entries");
-	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	SAYS(gpool_object_unpin_after(object, none), -EINVAL, "object 'o' is not published with the class PINNABLE or");
 	SAYS(gpool_range_open(pool, "none", NULL, &range), -ENOENT, "object 'none': no such object");
@@ -431,7 +431,7 @@ static void test_sliced_ranges(void **state)
 	SAYS(gpool_sliced_range_shrink(sliced, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_sliced_range_shrink(sliced, 5, GPOOL_FENCE_NONE), -EINVAL,
 		"blocks is 5; the sliced range can have at most 4");
-	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 byte,");
 	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 	assert_int_equal(gpool_sliced_range_create(pool, 4, 200, 1, NULL, &sliced), 0);
 	SAYS(gpool_sliced_range_grow(sliced, 129, 0), -ENOSPC,
@@ -556,11 +556,11 @@ static void test_sequences(void **state)
 	growth.flags = 2;
 	SAYS(gpool_kv_grow(kv, first, 1, &growth, NULL, NULL), -EINVAL,
 		"flags are 0x2; the only known flag is GPOOL_KV_GROW_OFFLOAD");
-	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_oom_info(kv, &need), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_layout(kv, &layout), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_stats(kv, &statistics), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_kv_oom_info(kv, &need), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_kv_layout(kv, &layout), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_kv_stats(kv, &statistics), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_kv_address(kv, 100000, &address), -EINVAL, "block is 100000; the cache has ");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -595,7 +595,7 @@ static void test_blocks_of_caches(void **state)
 		"the cache has no host memory; call gpool_kv_host_reserve()");
 	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; the known flags are ");
 	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; it must be at least ");
-	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not a sequence");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -756,8 +756,8 @@ static void test_groups_of_caches(void **state)
 	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not a sequence of this group");
 	SAYS(gpool_kv_group_span(group, sequence, 2, &span), -EINVAL, "member is 2; the group has 2 caches");
-	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_group_oom_info(group, NULL, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_kv_group_oom_info(group, NULL, &need), -EINVAL, "size is 1 byte,");
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
 	SAYS(gpool_kv_group_free(group, sequence), -ESTALE, "of the group has ended");
 	request.flags = 64;
@@ -824,9 +824,9 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_acquire_async(lora, id, -2), -EINVAL, "timeout_ms is -2; the minimum is -1");
 	SAYS(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
-	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_lora_target_name(lora, id, 7, target), -ENOENT, "adapter 'plain' has 2 targets, and no target 7");
-	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_lora_restrict(lora, id, &other, 1), -EPERM,
 		"the tenant of this session, 'default', is not among the tenants");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
@@ -836,8 +836,8 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_unload(lora, id), -EBUSY,
 		"adapter 'plain' is acquired (2 times, by calls, batches and requests)");
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired (1 times, ");
-	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is acquired (1 times, ");
+	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired (1 time, ");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is acquired (1 time, ");
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
@@ -935,7 +935,7 @@ static void test_batches(void **state)
 	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL,
 		"there are 9 tokens; the batch can have at most 8 (tokens_max)");
 	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL,
-		"target is 1; the batch has 1 targets");
+		"target is 1; the batch has 1 target");
 	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
 		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
@@ -971,11 +971,11 @@ static void test_schedulers(void **state)
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
-		"the scheduler has 1 requests, the limit (option requests); finish or remove one");
+		"the scheduler has 1 request, the limit (option requests); finish or remove one");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_lora_scheduler_stats(scheduler, &statistics), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 byte,");
+	SAYS(gpool_lora_scheduler_stats(scheduler, &statistics), -EINVAL, "size is 1 byte,");
 	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
@@ -1008,7 +1008,7 @@ static void test_allocator(void **state)
 	SAYS(gpool_free_async(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
 	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it must be 0 or 1");
 	SAYS(gpool_vm_capture(pool, address + 1, 1), -EINVAL, "is not the address of an allocation");
-	SAYS(gpool_vm_stats(pool, &totals), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_vm_stats(pool, &totals), -EINVAL, "size is 1 byte,");
 	assert_int_equal(gpool_free_async(pool, address, 0), 0);
 }
 
@@ -1052,7 +1052,7 @@ static void test_sleeping(void **state)
 	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EHOSTDOWN, "the session is asleep");
 	assert_int_equal(gpool_wake(sleeper, 0), 0);
 	assert_int_equal(gpool_range_create(sleeper, 1, NULL, &second), 0);
-	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 pages of MUTABLE ranges cannot be spilled");
+	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 page of MUTABLE ranges cannot be spilled");
 	gpool_close(sleeper);
 }
 

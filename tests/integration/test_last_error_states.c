@@ -316,7 +316,7 @@ static void test_ranges_of_objects(void **state)
 	SAYS(gpool_range_map(range, 8, "r", NULL, &second), -EINVAL,
 		"first is 8 and count is 1; the range has 8 pages");
 	SAYS(gpool_object_close(object), -EINVAL, "object 'r' is mapped in a range; close it with gpool_range_unmap()");
-	SAYS(gpool_range_destroy(range), -EBUSY, "1 pages of named objects are mapped in a range");
+	SAYS(gpool_range_destroy(range), -EBUSY, "1 page of named objects is mapped in a range");
 	SAYS(gpool_sleep(red, 0), -EBUSY, "");
 	SAYS(gpool_range_open(red, "r", NULL, &opened), -EINVAL, "object 'r' does not have the class IMMUTABLE");
 	assert_int_equal(gpool_object_unpin(object), 0);
@@ -421,7 +421,7 @@ static void test_quotas(void **state)
 	options.quota_bytes = 2 * TEST_PAGE_BYTES - 1;
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	SAYS(gpool_alloc(pool, 2, NULL, &block), -EDQUOT,
-		"the quota of the session is reached: 2 needed, 0 of 1 pages in use; free memory of this process, or "
+		"the quota of the session is reached: 2 needed, 0 of 1 page in use; free memory of this process, or "
 		"raise quota_bytes");
 	gpool_close(pool);
 }
@@ -560,7 +560,7 @@ static void test_sequences(void **state)
 	request.tokens = 16 * 60;
 	SAYS(gpool_kv_allocate(kv, &request, &last), -ENOSPC, "60 blocks needed; the cache has ");
 	last = make_sequence(kv, 16 * 8);
-	SAYS(gpool_kv_append(kv, last, 1, NULL), -ENOSPC, "1 blocks needed; the cache has ");
+	SAYS(gpool_kv_append(kv, last, 1, NULL), -ENOSPC, "1 block needed; the cache has ");
 	SAYS(gpool_kv_grow(kv, last, 16 * 60, NULL, NULL, NULL), -EFBIG, "68 blocks needed; ");
 	assert_int_equal(gpool_kv_free(kv, other), 0);
 	assert_true(gpool_kv_preempt(kv, sequence, &victim) >= 0);

@@ -15,7 +15,9 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 /* ---- the command line ---- */
 
@@ -250,6 +252,38 @@ static void test_no_agent(void **state)
 	expect_document(&result, "version");
 	assert_true(cJSON_IsNull(cJSON_GetObjectItem(result.json, "agent")));
 	result_free(&result);
+	rmdir(directory);
+}
+
+/* The sockets of a gpoold that was killed. */
+static void test_a_killed_gpoold(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char directory[] = "/tmp/poolctl.XXXXXX", pid_path[64];
+	struct result result;
+	int status, attach = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	pid_t gone = fork();
+	FILE *file;
+
+	(void)state;
+	if (gone == 0)
+		_exit(0);
+	assert_int_equal(waitpid(gone, &status, 0), gone);
+	assert_non_null(mkdtemp(directory));
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/attach", directory);
+	assert_int_equal(bind(attach, (struct sockaddr *)&address, sizeof(address)), 0);
+	close(attach);
+	snprintf(pid_path, sizeof(pid_path), "%s/gpoold.pid", directory);
+	file = fopen(pid_path, "we");
+	assert_non_null(file);
+	fprintf(file, "%d\n", (int)gone);
+	fclose(file);
+	result = poolctl("-d", directory, "status", NULL);
+	expect(&result, NO_AGENT);
+	expect_text(result.err, "the gpoold that created the sockets has ended");
+	result_free(&result);
+	unlink(pid_path);
+	unlink(address.sun_path);
 	rmdir(directory);
 }
 
@@ -1517,6 +1551,7 @@ int main(void)
 {
 	const struct CMUnitTest alone[] = {
 		cmocka_unit_test(test_usage_errors),
+		cmocka_unit_test(test_a_killed_gpoold),
 		cmocka_unit_test(test_every_verb_has_help),
 		cmocka_unit_test(test_man_page_is_current),
 		cmocka_unit_test(test_completion),

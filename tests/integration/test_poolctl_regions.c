@@ -353,7 +353,7 @@ static void test_many_regions(void **state)
 	}
 	result = AGENT("engine");
 	expect(&result, OK);
-	expect_text(result.out, "10 regions do not fit into the table and are missing below");
+	expect_text(result.out, "10 regions, for which the table has no room, are missing below");
 	result_free(&result);
 }
 
@@ -390,7 +390,7 @@ static void expect_hanging(struct result result)
 	expect(&result, OK);
 	expect_text(result.out, "the table was being changed");
 	expect_text(result.out, "the totals were being changed");
-	expect_text(result.out, "1 regions were being changed");
+	expect_text(result.out, "1 region is being changed");
 	expect_text(result.out, "[-3][+10] [-5][*4][#6][*100] [2][-7]");
 	expect_text(result.out, "was being changed\n");
 	result_free(&result);
@@ -492,8 +492,8 @@ static void test_false_entries(void **state)
 	for (int i = 0; i < 2; i++) {
 		result = AGENT("engine", ways[i]);
 		expect(&result, OK);
-		expect_text(result.out, "damaged: 1 invalid entries");
-		expect_text(result.out, "6 regions overlap");
+		expect_text(result.out, "damaged: invalid entries of the table, skipped: 1");
+		expect_text(result.out, "overlapping regions: 6");
 		expect_text(result.out, " [2]"); /* the undamaged rows are shown */
 		result_free(&result);
 	}

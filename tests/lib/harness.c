@@ -33,6 +33,7 @@ enum {
 	POOL_TEXT_MAX = 512,
 	CONFIG_MAX = 16384,
 	STARTED_MAX = 64,
+	LOG_LINES = 40,
 };
 
 /* ---- the back end ---- */
@@ -122,8 +123,44 @@ static struct started {
 	char base[64];
 } started[STARTED_MAX];
 
-static void started_end(void)
+/* Print the last lines of a log, after which tests/run looks for the cause of a failure. */
+static void log_print(const char *path)
 {
+	char lines[LOG_LINES][512];
+	unsigned count = 0;
+	FILE *log = fopen(path, "re");
+
+	if (!log)
+		return;
+	while (fgets(lines[count % LOG_LINES], sizeof(lines[0]), log))
+		count++;
+	fclose(log);
+	if (count > LOG_LINES)
+		fprintf(stderr, "    gpoold: (%u earlier lines)\n", count - LOG_LINES);
+	for (unsigned i = count > LOG_LINES ? count - LOG_LINES : 0; i < count; i++)
+		fprintf(stderr, "    gpoold: %s", lines[i % LOG_LINES]);
+}
+
+static bool are_printed; /* the logs, at a case that failed */
+
+void harness_logs_print(void)
+{
+	char path[sizeof(started[0].base) + 8];
+
+	for (int i = 0; i < STARTED_MAX; i++) {
+		if (started[i].owner != getpid())
+			continue;
+		snprintf(path, sizeof(path), "%s/log", started[i].base);
+		log_print(path);
+		are_printed = true;
+	}
+}
+
+static void started_end(int status, void *unused)
+{
+	(void)unused;
+	if (status && !are_printed)
+		harness_logs_print();
 	for (int i = 0; i < STARTED_MAX; i++) {
 		if (started[i].owner != getpid()) /* of a parent */
 			continue;
@@ -154,18 +191,6 @@ static void started_add(const struct harness *harness)
 	strcpy(entry->base, harness->base);
 }
 
-static void log_print(const struct harness *harness)
-{
-	char line[1024];
-	FILE *log = fopen(harness->log, "re");
-
-	if (!log)
-		return;
-	while (fgets(line, sizeof(line), log))
-		fprintf(stderr, "    gpoold: %s", line);
-	fclose(log);
-}
-
 static void __attribute__((noreturn, format(printf, 2, 3))) give_up(struct harness *harness, const char *format, ...)
 {
 	va_list arguments;
@@ -174,7 +199,7 @@ static void __attribute__((noreturn, format(printf, 2, 3))) give_up(struct harne
 	vfprintf(stderr, format, arguments);
 	va_end(arguments);
 	fprintf(stderr, "\n");
-	log_print(harness);
+	log_print(harness->log);
 	harness_kill(harness);
 	exit(1);
 }
@@ -250,7 +275,7 @@ void harness_start(struct harness *harness, const char *const *arguments)
 
 	if (!once) {
 		pthread_atfork(NULL, NULL, gpu_driver_forget);
-		atexit(started_end);
+		on_exit(started_end, NULL);
 	}
 	once = true;
 	memset(harness, 0, sizeof(*harness));
@@ -334,7 +359,7 @@ int harness_stop(struct harness *harness)
 	if (result == 0 && folder_leftovers(harness->directory))
 		result = -1;
 	if (result)
-		log_print(harness);
+		log_print(harness->log);
 	harness_kill(harness);
 	return result;
 }
@@ -378,7 +403,6 @@ static struct gpool *open_as(const struct harness *harness, uint32_t flags)
 	error = gpool_open(&options, &pool);
 	if (error) {
 		fprintf(stderr, "cannot attach: %s\n", gpool_strerror(error));
-		log_print(harness);
 		exit(1);
 	}
 	return pool;
@@ -397,7 +421,6 @@ struct gpool *harness_open_calm(const struct harness *harness)
 	for (int tries = 0; gpool_pressure(pool) != GPOOL_PRESSURE_LOW; tries++) {
 		if (tries == ANSWER_MS) {
 			fprintf(stderr, "the pressure stays above low\n");
-			log_print(harness);
 			exit(1);
 		}
 		poll(NULL, 0, 1);

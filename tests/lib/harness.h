@@ -7,7 +7,7 @@
  *
  * The program is $GPOOLD, or else the gpoold in the folder above the test program's. No function waits for a fixed
  * time: starting waits for the attach socket, stopping for the end of the process. Every wait has a limit, after which
- * the test fails and prints the agent's log.
+ * the test fails. If a case or the program fails, the last lines of the running gpoold's log are printed.
  */
 #ifndef GPOOL_TESTS_HARNESS_H
 #define GPOOL_TESTS_HARNESS_H
@@ -55,6 +55,9 @@ void harness_start(struct harness *harness, const char *const *arguments);
  */
 int harness_stop(struct harness *harness);
 void harness_kill(struct harness *harness);
+
+/* harness_logs_print() - print the last lines of the logs of this process's gpoolds, for a case that failed. */
+void harness_logs_print(void);
 
 /* harness_backend() - return the back end of the pools: "host" or "cuda". */
 const char *harness_backend(void);

@@ -128,7 +128,7 @@ class Adapters(AgentTest):
                 (5, TypeError, "which has neither DLPack nor"),
                 (array.astype("f8"), TypeError, "is of float64"),
                 (array.astype(">f4"), TypeError, "unknown dtype '>f4'"),
-                (array[0], ValueError, "has 1 dimensions"),
+                (array[0], ValueError, "has 1 dimension;"),
                 (array[:, :0], gpool.Error, "0 columns"),
                 (Capsule(array, 2), ValueError, "copy it to host memory first"),
                 (array[:, :-1], gpool.Error, "A has rank 4, but B has rank 3"),

@@ -71,7 +71,7 @@ class Blocks(AgentTest):
             (lambda: self.pool.alloc(1, priority=9), "priority is 9; the maximum is 3"),
             (
                 lambda: self.pool.alloc_span(PAGE),
-                f"bytes is {PAGE}; a span must have 1 to {PAGE // 2} bytes, half a page",
+                f"nbytes is {PAGE}; a span must have 1 to {PAGE // 2} bytes, half a page",
             ),
             (lambda: self.pool.create_range(65), "page_count is 65; it must be 1 to 64, the pages of the pool"),
             (lambda: self.pool.acquire_role("x" * 64), "the name of the role has 64 bytes; the maximum is 63"),

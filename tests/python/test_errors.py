@@ -6,6 +6,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import itertools
 import re
 import shutil
 import unittest
@@ -30,6 +31,13 @@ REFUSE_NOTHING = {
     "Span.lend",
     "View.write",
 }
+
+
+def is_number(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter is an integer. Functions in C have no annotations."""
+    if parameter.annotation is inspect._empty:
+        return not isinstance(parameter.default, bool) and parameter.name not in ("after", "stream", "fence", "usage")
+    return parameter.annotation in ("int", "Optional[int]")
 
 
 class Refusals(AgentTest):
@@ -60,7 +68,7 @@ class Refusals(AgentTest):
                 "priority is -1; it must be from 0 to 3$",
                 functools.partial(call, 1, priority=-1),
             )
-        self.refused("Pool.alloc_span", gpool.Error, "bytes is 0; a span must have", lambda: pool.alloc_span(0))
+        self.refused("Pool.alloc_span", gpool.Error, "nbytes is 0; a span must have", lambda: pool.alloc_span(0))
         self.refused(
             "Pool.alloc_span",
             OverflowError,
@@ -101,11 +109,11 @@ class Refusals(AgentTest):
             block.unpin()
             self.refused("Block.unpin", gpool.Error, "has no pin of it; call pin", block.unpin)
             self.refused("Block.free", TypeError, "after is 5, which is not a Fence", lambda: block.free(5))
-        self.refused("Block.free", gpool.Stale, "block of 1 pages at page .* was already freed", block.free)
-        self.refused("Block.pin", gpool.Stale, "block of 1 pages at page .* was already freed", block.pin)
+        self.refused("Block.free", gpool.Stale, "block of 1 page at page .* was already freed", block.free)
+        self.refused("Block.pin", gpool.Stale, "block of 1 page at page .* was already freed", block.pin)
         self.refused("Block.unpin", gpool.Stale, "already freed", block.unpin)
-        self.refused("Block.view", gpool.Stale, "block of 1 pages at page .* was already freed", block.view)
-        self.refused("Block.touch", gpool.Stale, "block of 1 pages at page .* was already freed", block.touch)
+        self.refused("Block.view", gpool.Stale, "block of 1 page at page .* was already freed", block.view)
+        self.refused("Block.touch", gpool.Stale, "block of 1 page at page .* was already freed", block.touch)
         with self.pool.scope() as scope:
             self.refused("Scope.alloc", gpool.Error, "page_count is 0", lambda: scope.alloc(0))
             scope.alloc(1)
@@ -146,8 +154,13 @@ class Refusals(AgentTest):
         named = set(re.findall(r"gpool_[a-z0-9_]+\(\)", literals)) - other
         self.assertIn("gpool_wake()", named)
         self.assertEqual(named - set(_errors._NAMES), set(), "calls that _NAMES does not translate")
+        # Environment variables, and constants that no argument of the package causes in a text.
+        kept = r"GPOOL_(DIR|VM_.*|TORCH_.*|SCOPE_THREAD|KV_ATTENTION_INT8|KV_WRITE_BF16|LORA_F16)"
+        flags = {name for name in re.findall(r"GPOOL_[A-Z0-9_]+", literals) if not re.fullmatch(kept, name)}
+        self.assertIn("GPOOL_KV_GROW_OFFLOAD", flags)
+        self.assertEqual(flags - set(_errors._NAMES), set(), "flags that _NAMES does not translate")
         for name in _errors._NAMES.values():
-            if "=" not in name:
+            if name.endswith("()"):
                 of, _, method = name[:-2].partition(".")
                 self.assertTrue(callable(getattr(getattr(gpool, of), method) if method else getattr(gpool, of)), name)
         pool = self.pool
@@ -158,6 +171,78 @@ class Refusals(AgentTest):
         pool.sleep()
         self.refused("Pool.reserve_range", gpool.Asleep, r"call Pool\.wake\(\)", lambda: pool.reserve_range(1))
         pool.wake()
+
+    def test_the_reason_of_a_refusal_for_lack_of_pages(self) -> None:
+        """The quota of a session and the limit of its tenant have the same code."""
+        with self.agent.pool(quota_bytes=PAGE) as small:
+            for name, call in (
+                ("Pool.alloc", lambda: small.alloc(2)),
+                ("Pool.create_reservation", lambda: small.create_reservation(2)),
+            ):
+                self.refused(name, gpool.QuotaReached, "the quota of the session is reached: 2 needed", call)
+        self.agent.poolctl("limit", "default", "--limit", "1")
+        try:
+            with self.assertRaisesRegex(gpool.NoRoom, "the limit of tenant 'default' is reached: 2 needed") as caught:
+                self.agent.pool().alloc(2)
+            self.assertNotIsInstance(caught.exception, gpool.QuotaReached)
+        finally:
+            self.agent.poolctl("limit", "default", "--limit", "100%")
+
+    def test_numbers_that_no_argument_can_have(self) -> None:
+        """Each method with integer arguments names the argument and the number in its exception."""
+        pool, plain = self.pool, str(PLAIN)
+        with contextlib.ExitStack() as opened:
+            stream = opened.enter_context(pool.stream())
+            elastic = opened.enter_context(contextlib.closing(pool.reserve_range(4)))
+            sliced = opened.enter_context(contextlib.closing(pool.create_sliced_range(2, 2, 1)))
+            cache = opened.enter_context(pool.create_kv_cache(2, 2, 64, stream, prefixes=True, max_blocks=8))
+            adapters = opened.enter_context(pool.adapters())
+            block = opened.enter_context(pool.alloc(1))
+            draft = opened.enter_context(pool.create_object("o"))
+            draft.alloc(1)
+            adapter = adapters.register("plain", plain)
+            values = {
+                "stream": stream,
+                "name": "n",
+                "to": 4096,
+                "source": 4096,
+                "address": 4096,
+                "layer": 0,
+                "data": b"a",
+                "prefix": gpool.KvPrefix([1]),
+            }
+            tried = 0
+            views = (block.view(),) if BACKEND == "host" else ()  # others refuse the access of the CPU
+            for of in (pool, stream, elastic, sliced, cache, adapter, block, draft, *views):
+                for name, method in inspect.getmembers(type(of), callable):
+                    if name[0] == "_" or name in ("check_room", "lend", "use_reservation", "capture"):
+                        continue  # for the package only; a generator; checked below
+                    parameters = list(inspect.signature(method).parameters.values())[1:]
+                    numbers = [each.name for each in parameters if is_number(each)]
+                    given = {
+                        each.name: values.get(each.name, 1) for each in parameters if each.default is inspect._empty
+                    }
+                    for number, value in itertools.product(numbers, (-1, 2**64)):
+                        if value == -1 and number == "timeout_ms" or of is sliced and number == "offset":
+                            continue
+                        tried += 1
+                        with self.subTest(f"{type(of).__name__}.{name}({number}={value})"):
+                            with self.assertRaises((OverflowError, ValueError, IndexError, gpool.Error)) as caught:
+                                getattr(of, name)(**{**given, number: value})
+                            self.assertRegex(str(caught.exception), rf"{number}\b.* is .*{value}\b|no slice {value}:")
+            del views, of, method, caught  # the view, before the pool is closed
+            self.assertGreater(tried, 150)
+            self.refused(
+                "KvCache.grow", gpool.Error, "0x1 is not a seq", lambda: cache.grow(1, most=2**32 - 1)
+            )  # without an array of 32 GB
+            self.refused("KvCache.can_batch", TypeError, "tokens\\[0\\] is 'x'", lambda: cache.can_batch("x"))
+            self.assertEqual(cache.can_batch(b"\x01\x01")[0], 2)
+            self.refused(
+                "Range.capture",
+                OverflowError,
+                "count is -1",
+                lambda: elastic.capture(0, -1, "x"),  # type: ignore
+            )
 
     def test_streams_of_another_pool(self) -> None:
         """The first streams of two sessions have the same number, so the C library cannot tell them apart."""
@@ -187,13 +272,13 @@ class Refusals(AgentTest):
     def beyond(block: gpool.Block) -> Tuple[Type[BaseException], str]:
         """Return the exception and the text for a read beyond the end of a block's view."""
         host = block.view().device.host_pointer
-        return (ValueError, "bytes 9 to ") if host else (BufferError, "the CPU cannot access memory")
+        return (ValueError, "offset is 9, and nbytes is ") if host else (BufferError, "the CPU cannot access memory")
 
     def test_streams(self) -> None:
         with self.pool.stream() as stream, self.pool.stream(host_signaled=True) as timeline:
             fence = timeline.record()
             self.refused(
-                "Stream.fill", gpool.Error, "bytes is 5, which is not a multiple", lambda: stream.fill(0, 0, 5)
+                "Stream.fill", gpool.Error, "nbytes is 5, which is not a multiple", lambda: stream.fill(0, 0, 5)
             )
             self.refused("Stream.fill", gpool.Error, "at 0x2: to is 0x2, which is not", lambda: stream.fill(2, 0, 4))
             self.refused(
@@ -202,7 +287,7 @@ class Refusals(AgentTest):
                 "^.*cannot fill 16 bytes at 0xfffffffffffffff8: the address is 0, or the end exceeds 2.64$",
                 lambda: stream.fill(2**64 - 8, 0, 16),
             )
-            self.refused("Stream.fill", OverflowError, "bytes is -4", lambda: stream.fill(0, 0, -4))
+            self.refused("Stream.fill", OverflowError, "nbytes is -4", lambda: stream.fill(0, 0, -4))
             self.refused(
                 "Stream.copy",
                 gpool.Error,

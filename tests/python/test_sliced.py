@@ -40,7 +40,7 @@ class SlicedRanges(AgentTest):
         with self.assertRaises(gpool.Error) as refused:
             sliced.grow(21)
         self.assertEqual(refused.exception.errno, errno.EINVAL)
-        with self.assertRaisesRegex(gpool.Error, "cannot create a view of 1 blocks of a sliced range: 0 have memory"):
+        with self.assertRaisesRegex(gpool.Error, "cannot create a view of 1 block of a sliced range: 0 have memory"):
             sliced.view(0, shape=1)
         self.assertRaises(IndexError, sliced.view, 4)
         self.assertRaises(IndexError, sliced.view, -1)

@@ -24,6 +24,8 @@
 #include <cmocka.h>
 
 #include "agent/config/config.h"
+#include "agent/config/config_value.h"
+#include "agent/config/recipe.h"
 
 static char folder[64], conf[80], conf_d[80];
 static struct config config;
@@ -1019,6 +1021,50 @@ static void test_difference(void **state)
 		"tenants.new|limits.sessions, pools.a.size, pools.b, pools.c");
 }
 
+/* Change the value of one key in `next`, and check that a reload changes it in `now` if the table says so. */
+static void assert_reload(
+	const struct config_key *key, struct config *now, void *now_of, struct config *next, void *next_of)
+{
+	char *field = (char *)next_of + key->offset, before[CONFIG_VALUE_BYTES], changed[CONFIG_VALUE_BYTES];
+	char after[CONFIG_VALUE_BYTES];
+
+	if (key->kind == CONFIG_KIND_FLOAT)
+		*(double *)(void *)field += 0.125;
+	else if (key->kind == CONFIG_KIND_AMOUNT)
+		((struct config_amount *)(void *)field)->value ^= 1;
+	else
+		*field ^= 1;
+	config_value_format(key, now_of, before, sizeof(before));
+	config_value_format(key, next_of, changed, sizeof(changed));
+	assert_string_not_equal(before, changed);
+	recipe_apply(now, next);
+	config_value_format(key, now_of, after, sizeof(after));
+	if (strcmp(after, key->reload == CONFIG_RELOAD_APPLIES ? changed : before))
+		fail_msg("%s: %s, then %s; the reload leaves %s", key->path, before, changed, after);
+}
+
+static void test_a_reload_applies_what_the_table_says(void **state)
+{
+	static struct config now, next;
+	static const struct {
+		const struct config_table *table;
+		size_t offset;
+	} tables[] = {
+		{&config_keys, 0},
+		{&config_pool_keys, offsetof(struct config, pools)},
+		{&config_tenant_keys, offsetof(struct config, tenants)},
+	};
+
+	(void)state;
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; } ); tenants = ( { name = \"t\"; } );"), 0);
+	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+		for (size_t k = 0; k < tables[i].table->count; k++) {
+			now = next = config;
+			assert_reload(&tables[i].table->keys[k], &now, (char *)&now + tables[i].offset, &next,
+				(char *)&next + tables[i].offset);
+		}
+}
+
 static void test_difference_in_a_small_buffer(void **state)
 {
 	static struct config now;
@@ -1141,6 +1187,7 @@ int main(void)
 		IN_FOLDER(test_finish_fills_in),
 		IN_FOLDER(test_minima_that_just_fit),
 		IN_FOLDER(test_difference),
+		IN_FOLDER(test_a_reload_applies_what_the_table_says),
 		cmocka_unit_test(test_difference_in_a_small_buffer),
 		IN_FOLDER(test_current_configuration_reads_back),
 		IN_FOLDER(test_example_has_the_defaults),

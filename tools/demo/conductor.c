@@ -1,6 +1,7 @@
 #include "tools/demo/conductor.h"
 
 #include "shm/monotonic.h"
+#include "shm/plural.h"
 #include "tools/demo/monitor.h"
 #include "tools/demo/progress.h"
 
@@ -420,9 +421,10 @@ static void finish(struct conductor *conductor)
 	sample(conductor);
 	progress_show(&conductor->progress, conductor->plan, run, &conductor->board, true);
 	if (run->missed_samples > run->sample_count)
-		run_error(run, "gpoold did not answer %llu of %llu status requests",
+		run_error(run, "gpoold did not answer %llu of %llu status request%s",
 			(unsigned long long)run->missed_samples,
-			(unsigned long long)(run->missed_samples + run->sample_count));
+			(unsigned long long)(run->missed_samples + run->sample_count),
+			plural(run->missed_samples + run->sample_count));
 	take_errors(conductor);
 	error = monitor_finish(&conductor->monitor, &run->agent);
 	if (error)
@@ -431,12 +433,13 @@ static void finish(struct conductor *conductor)
 		run_error(run, "the check of the pool found %llu violated invariants; %s",
 			(unsigned long long)run->agent.findings, run->agent.finding);
 	if (!error && run->agent.left_pages > 0)
-		run_error(run, "%llu pages are still leased after all engines have ended",
-			(unsigned long long)run->agent.left_pages);
+		run_error(run, "%llu page%s %s still leased after all engines have ended",
+			(unsigned long long)run->agent.left_pages, plural(run->agent.left_pages),
+			be(run->agent.left_pages));
 	run_add_up(run, conductor->plan, &conductor->board);
 	if (!run->complete)
-		run_error(run, "only %llu of %llu requests finished", (unsigned long long)run->total.finished,
-			(unsigned long long)run->total.requests);
+		run_error(run, "only %llu of %llu request%s finished", (unsigned long long)run->total.finished,
+			(unsigned long long)run->total.requests, plural(run->total.requests));
 }
 
 static int run_engines(struct conductor *conductor)

@@ -382,7 +382,7 @@ static int engine_step(struct engine *engine)
 static void engine_keep_house(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
-	uint64_t now_us = monotonic_ns() / 1000;
+	uint64_t now_us = monotonic_us();
 
 	atomic_store_explicit(&score->running, engine->running.count, memory_order_relaxed);
 	atomic_store_explicit(&score->waiting, engine->queue.count, memory_order_relaxed);

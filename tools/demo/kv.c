@@ -1,5 +1,7 @@
 #include "tools/demo/kv.h"
 
+#include "shm/plural.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +36,8 @@ static void stage_copy(const struct kv_context *context, uint64_t to, uint64_t f
 	if (!error)
 		error = gpool_fence_wait(context->pool, copied, -1);
 	if (error)
-		board_error(
-			context->score, "cannot copy %llu bytes: %s", (unsigned long long)bytes, gpool_strerror(error));
+		board_error(context->score, "cannot copy %llu byte%s: %s", (unsigned long long)bytes, plural(bytes),
+			gpool_strerror(error));
 }
 
 /* Return where the CPU can read `bytes` bytes at an address of the pool. */

@@ -13,6 +13,7 @@
  *   monitor           state of the agent
  *   progress          the line with the progress
  */
+#include "shm/plural.h"
 #include "tools/demo/conductor.h"
 #include "tools/demo/engine.h"
 #include "tools/demo/report.h"
@@ -122,8 +123,9 @@ static void models_print(void)
 {
 	printf("\nModels:");
 	for (size_t i = 0; model_list(i); i++)
-		printf(" %s (%llu bytes per token)%s", model_list(i)->name,
-			(unsigned long long)model_list(i)->token_bytes, model_list(i + 1) ? "," : "\n");
+		printf(" %s (%llu byte%s per token)%s", model_list(i)->name,
+			(unsigned long long)model_list(i)->token_bytes, plural(model_list(i)->token_bytes),
+			model_list(i + 1) ? "," : "\n");
 }
 
 static bool options_read(struct settings *settings, const struct command *command)
@@ -245,9 +247,9 @@ static int largest_request_fits(const struct settings *settings)
 
 			if (pages <= room)
 				continue;
-			complain("request %u of '%s' needs %u pages, but an engine can have at most %u; use a larger "
+			complain("request %u of '%s' needs %u page%s, but an engine can have at most %u; use a larger "
 				 "--pool-size or a smaller --model",
-				i + 1, plan->traces[e].name, pages, room);
+				i + 1, plan->traces[e].name, pages, plural(pages), room);
 			return -EINVAL;
 		}
 	return 0;
@@ -266,12 +268,13 @@ static int pool_choose(struct settings *settings)
 	plan->page_count = (uint32_t)(bytes / plan->page_bytes) / BOARD_ENGINES * BOARD_ENGINES;
 	plan->tokens_per_page = model_tokens_per_page(&plan->model, plan->page_bytes);
 	if (plan->tokens_per_page == 0) {
-		complain("a token of this model needs %llu bytes, more than a page; use a larger --page-size",
-			(unsigned long long)plan->model.token_bytes);
+		complain("a token of this model needs %llu byte%s, more than a page; use a larger --page-size",
+			(unsigned long long)plan->model.token_bytes, plural(plan->model.token_bytes));
 		return -EINVAL;
 	}
 	if (plan->page_count < 16) {
-		complain("a pool of %u pages is too small; use a --pool-size of at least 16 pages", plan->page_count);
+		complain("a pool of %u page%s is too small; use a --pool-size of at least 16 pages", plan->page_count,
+			plural(plan->page_count));
 		return -EINVAL;
 	}
 	return largest_request_fits(settings);
@@ -330,9 +333,10 @@ static void header_print(const struct settings *settings)
 		plan->traces[1].name, text_count(b, plan->traces[1].count),
 		text_seconds(c, (uint64_t)(last_us - first_us)));
 	printf("%s tokens; %s\n", text_rate(a, (double)tokens), plan->trace_source);
-	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV per token, %u tokens per page\n",
-		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
-		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
+	printf("model   %s: %u layer%s, %u KV heads of %u, %s: %s bytes of KV per token, %u token%s per page\n",
+		plan->model.name, plan->model.layers, plural(plan->model.layers), plan->model.kv_heads,
+		plan->model.head_dim, plan->model.dtype, text_count(a, plan->model.token_bytes), plan->tokens_per_page,
+		plural(plan->tokens_per_page));
 	printf("pool    %s pages of %s, %s on the %s back end, room for %s tokens\n", text_count(a, plan->page_count),
 		text_bytes(b, plan->page_bytes), text_bytes(c, plan->page_count * plan->page_bytes), plan->backend,
 		text_rate((char[TEXT_BYTES]){0}, (double)plan->page_count * plan->tokens_per_page));
@@ -357,8 +361,8 @@ static void header_print(const struct settings *settings)
 static void run_complain(const struct run *run)
 {
 	if (run->errors > 0)
-		complain("%llu error%s on %s; the first: %s", (unsigned long long)run->errors,
-			run->errors == 1 ? "" : "s", run->split ? "two halves" : "the shared pool", run->error_text);
+		complain("%llu error%s on %s; the first: %s", (unsigned long long)run->errors, plural(run->errors),
+			run->split ? "two halves" : "the shared pool", run->error_text);
 }
 
 static int results_show(const struct settings *settings, const struct run *shared, const struct run *split)

@@ -4,6 +4,8 @@
  */
 #include "tools/demo/model.h"
 
+#include "shm/plural.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -107,8 +109,8 @@ static int model_finish(struct model *model, char *error)
 	model->token_bytes = UINT64_C(2) * model->layers * model->kv_heads * model->head_dim * model->dtype_bytes;
 	/* The pattern that represents KV consists of 64-bit words. */
 	if (model->token_bytes % sizeof(uint64_t) != 0) {
-		snprintf(error, MODEL_ERROR_BYTES, "%llu bytes per token are not a multiple of 8",
-			(unsigned long long)model->token_bytes);
+		snprintf(error, MODEL_ERROR_BYTES, "%llu byte%s per token are not a multiple of 8",
+			(unsigned long long)model->token_bytes, plural(model->token_bytes));
 		return -EINVAL;
 	}
 	return 0;

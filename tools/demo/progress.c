@@ -1,6 +1,7 @@
 #include "tools/demo/progress.h"
 
 #include "shm/monotonic.h"
+#include "shm/plural.h"
 #include "tools/lib/text.h"
 
 #include <stdio.h>
@@ -45,9 +46,9 @@ void progress_show(
 		return;
 	progress->next_us = now_us + (progress->terminal ? TERMINAL_US : PLAIN_US);
 	count_finished(board, &finished, &tokens);
-	length = snprintf(line, sizeof line, "%-6s %5.1f s  %llu/%u requests  %s tokens",
+	length = snprintf(line, sizeof line, "%-6s %5.1f s  %llu/%u request%s  %s tokens",
 		run->split ? "split" : "shared", (double)board_now_us(board) / 1e6, (unsigned long long)finished,
-		board->header->request_count, text_rate(number, (double)tokens));
+		board->header->request_count, plural(board->header->request_count), text_rate(number, (double)tokens));
 	for (int i = 0; i < BOARD_ENGINES; i++) {
 		const struct board_engine *engine = &board->header->engines[i];
 

@@ -1,5 +1,6 @@
 #include "tools/demo/report.h"
 
+#include "shm/plural.h"
 #include "tools/lib/chart.h"
 #include "tools/lib/text.h"
 
@@ -270,7 +271,7 @@ static void write_errors(FILE *out, const struct run *run)
 	if (!run || run->errors == 0)
 		return;
 	fprintf(out, "<p class=\"bad\"><b>%llu error%s on %s.</b> The first: ", (unsigned long long)run->errors,
-		run->errors == 1 ? "" : "s", run->split ? "the two halves" : "the shared pool");
+		plural(run->errors), run->split ? "the two halves" : "the shared pool");
 	escape(out, run->error_text);
 	fputs("</p>\n", out);
 }
@@ -356,15 +357,19 @@ static void write_facts(FILE *out, const struct summary_frame *frame)
 	fputs("</dd>\n<dt>traces</dt><dd>", out);
 	escape(out, plan->trace_source);
 	fprintf(out,
-		": %s %u requests, %s %u requests. Azure Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; "
+		": %s %u request%s, %s %u request%s. Azure Public Dataset, &ldquo;Azure LLM inference trace "
+		"2023&rdquo; "
 		"(Patel et al., Splitwise, ISCA 2024), CC-BY 4.0, unless other traces were specified</dd>\n",
-		plan->traces[0].name, plan->traces[0].count, plan->traces[1].name, plan->traces[1].count);
+		plan->traces[0].name, plan->traces[0].count, plural(plan->traces[0].count), plan->traces[1].name,
+		plan->traces[1].count, plural(plan->traces[1].count));
 	fprintf(out,
-		"<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV per token, %u tokens per "
+		"<dt>model</dt><dd>%s: %u layer%s, %u KV heads of %u, %s: %s bytes of KV per token, %u token%s per "
 		"page</dd>\n",
-		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
-		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
-	fprintf(out, "<dt>pool</dt><dd>%u pages of %s, ", plan->page_count, text_bytes(a, plan->page_bytes));
+		plan->model.name, plan->model.layers, plural(plan->model.layers), plan->model.kv_heads,
+		plan->model.head_dim, plan->model.dtype, text_count(a, plan->model.token_bytes), plan->tokens_per_page,
+		plural(plan->tokens_per_page));
+	fprintf(out, "<dt>pool</dt><dd>%u page%s of %s, ", plan->page_count, plural(plan->page_count),
+		text_bytes(a, plan->page_bytes));
 	fprintf(out, "%s</dd>\n</dl>\n", text_bytes(b, plan->page_count * plan->page_bytes));
 }
 
@@ -408,10 +413,11 @@ static void write_page(FILE *out, const struct summary_frame *frame, const struc
 		"pool</title>\n<style>\n%s</style></head>\n<body><main>\n",
 		demo_style);
 	fprintf(out,
-		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u requests of real "
+		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u request%s of real "
 		"traces, on gpool%s<br>%s</p>\n",
 		plan->traces[0].name, plan->traces[1].name, plan->traces[0].count + plan->traces[1].count,
-		split ? " and on a fixed split" : "", frame->date);
+		plural(plan->traces[0].count + plan->traces[1].count), split ? " and on a fixed split" : "",
+		frame->date);
 	write_tiles(out, shared, split);
 	write_errors(out, shared);
 	write_errors(out, split);

@@ -6,6 +6,7 @@
  *   http     serving the paths
  *   metrics  a sample as text, from the table metrics.def
  */
+#include "shm/plural.h"
 #include "tools/exporter/http.h"
 #include "tools/exporter/live.h"
 #include "tools/exporter/metrics.h"
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CODE_NO_AGENT = CODE_USAGE + 1 };
 enum { PORT = 9743, TIMEOUT_MS = 2000, TIMEOUT_MOST_MS = 600000 };
 
 struct settings {
@@ -98,8 +98,8 @@ static void answer_ready(void *context, const struct http_request *request, stru
 static void report_change(const struct sample *sample)
 {
 	if (sample->up)
-		complain("the agent answers: %u pool%s", sample->status.pools_count,
-			sample->status.pools_count == 1 ? "" : "s");
+		complain(
+			"the agent answers: %u pool%s", sample->status.pools_count, plural(sample->status.pools_count));
 	else
 		complain("%s; trying again at each request", sample->why);
 }

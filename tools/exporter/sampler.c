@@ -240,7 +240,7 @@ void sampler_destroy(struct sampler *sampler)
 
 const struct sample *sampler_look(struct sampler *sampler)
 {
-	uint64_t asked_ms = monotonic_ns() / 1000000;
+	uint64_t asked_ms = monotonic_ms();
 
 	pthread_mutex_lock(&sampler->lock);
 	if (!sampler->sample.taken || sampler->ended_ms + SAMPLE_MS < asked_ms)
@@ -309,13 +309,13 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
 	kinds = sampler->kinds[index];
 	if (!kinds)
 		return NULL;
-	if (kinds->taken_ms && !strcmp(kinds->pool, pool) && kinds->taken_ms + KINDS_MS >= monotonic_ns() / 1000000)
+	if (kinds->taken_ms && !strcmp(kinds->pool, pool) && kinds->taken_ms + KINDS_MS >= monotonic_ms())
 		return kinds;
 	snprintf(kinds->pool, sizeof(kinds->pool), "%s", pool);
 	kinds->taken_ms = 0;
 	if (kinds_ask(sampler, kinds))
 		return NULL;
-	kinds->taken_ms = monotonic_ns() / 1000000;
+	kinds->taken_ms = monotonic_ms();
 	return kinds;
 }
 

@@ -97,7 +97,7 @@ void *memory_or_exit(void *pointer)
 
 /*
  * Flush standard output at the end of a program. Return: `status`. If the output could not be written, an error message
- * is printed, and CODE_OK becomes CODE_FAILED.
+ * is printed, and CODE_OK and CODE_FOUND become CODE_FAILED.
  */
 static int output_end(int status)
 {
@@ -105,7 +105,7 @@ static int output_end(int status)
 	if (!output_error && !ferror(stdout))
 		return status;
 	complain("cannot write to standard output: %s", strerror(output_error ? output_error : EIO));
-	return status ? status : CODE_FAILED;
+	return status == CODE_OK || status == CODE_FOUND ? CODE_FAILED : status;
 }
 
 /* ---- parsing ---- */

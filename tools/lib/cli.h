@@ -14,8 +14,10 @@
 
 enum exit_code {
 	CODE_OK,
-	CODE_FAILED, /* the request was valid, but failed */
-	CODE_USAGE,  /* the command line is invalid, or names an object that does not exist */
+	CODE_FAILED,   /* the request was valid, but failed */
+	CODE_USAGE,    /* the command line is invalid, or names an object that does not exist */
+	CODE_NO_AGENT, /* no agent answers */
+	CODE_FOUND,    /* poolctl: check or doctor has findings */
 };
 
 /* Options that several programs have; struct command also has their values. */

@@ -1,5 +1,6 @@
 #include "tools/lib/machine.h"
 
+#include "shm/plural.h"
 #include "tools/lib/text.h"
 
 #include <stdbool.h>
@@ -54,6 +55,6 @@ void machine_describe(char *text, size_t text_size)
 	find_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
 	if (uname(&system) != 0)
 		memset(&system, 0, sizeof system);
-	snprintf(text, text_size, "%s%s%ld core%s, %s of memory, %s %s", cpu, *cpu ? ", " : "", cores,
-		cores == 1 ? "" : "s", text_bytes(size, memory_bytes("MemTotal")), system.sysname, system.release);
+	snprintf(text, text_size, "%s%s%ld core%s, %s of memory, %s %s", cpu, *cpu ? ", " : "", cores, plural(cores),
+		text_bytes(size, memory_bytes("MemTotal")), system.sysname, system.release);
 }

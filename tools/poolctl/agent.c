@@ -69,21 +69,21 @@ static int open_complain(const struct command *command, uint32_t kind, int error
 	switch (error) {
 	case -ENOENT:
 	case -ECONNREFUSED:
-		complain("no agent answers in '%s': is gpoold running? start gpoold, or set its directory with --dir",
-			command->directory);
-		return CODE_NO_AGENT;
 	case -ETIMEDOUT:
 	case -EPIPE:
 	case -EAGAIN:
-		if (keeper_pid(command->directory) == -ESRCH) {
+		if (keeper_pid(command->directory) == -ESRCH)
 			complain("no agent answers in '%s': the gpoold that created the sockets has ended; start "
 				 "gpoold again",
 				command->directory);
-			return CODE_NO_AGENT;
-		}
-		complain("the agent in '%s' does not answer in time: it may be stopped or hung; use a longer "
-			 "--timeout, or as root --offline, which reads the tables without the agent",
-			command->directory);
+		else if (error == -ENOENT || error == -ECONNREFUSED)
+			complain("no agent answers in '%s': is gpoold running? start gpoold, or set its directory with "
+				 "--dir",
+				command->directory);
+		else
+			complain("the agent in '%s' does not answer in time: it may be stopped or hung; use a longer "
+				 "--timeout, or as root --offline, which reads the tables without the agent",
+				command->directory);
 		return CODE_NO_AGENT;
 	case -ENXIO:
 		complain("the agent in '%s' has no pool '%s'; 'poolctl status' lists its pools", command->directory,

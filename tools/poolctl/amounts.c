@@ -1,4 +1,5 @@
 /* amounts.c - parse durations and amounts of pages on the command line. */
+#include "shm/plural.h"
 #include "tools/poolctl/poolctl.h"
 
 #include <inttypes.h>
@@ -80,7 +81,8 @@ bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32
 	else if (*unit && strcmp(unit, "pages"))
 		goto refuse;
 	if (number > page_count) {
-		complain("%s '%s' exceeds the size of the pool, %" PRIu32 " pages", what, text, page_count);
+		complain("%s '%s' exceeds the size of the pool, %" PRIu32 " page%s", what, text, page_count,
+			plural(page_count));
 		return false;
 	}
 	*pages = (uint32_t)number;

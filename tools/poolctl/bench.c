@@ -4,6 +4,7 @@
  * Each figure is a median over several tenths of a second. No pages are evicted, and the pages used are returned when
  * the sessions end. gpool-bench measures more precisely, with its own agent.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
@@ -281,9 +282,10 @@ static int room_check(const struct command *command, struct gpool *pool, const c
 	*most = status.pools[0].free_pages / PAGES_SHARE;
 	if (status.pools[0].pressure >= POOL_PRESSURE_HIGH || *most < 2 * BATCH) {
 		complain("cannot measure in pool '%s': %" PRIu32
-			 " pages are free and the pressure is %s; at least %d free pages and a pressure below high are "
+			 " page%s %s free and the pressure is %s; at least %d free pages and a pressure below high are "
 			 "required; try again later",
-			name, status.pools[0].free_pages, pool_pressure_name(status.pools[0].pressure),
+			name, status.pools[0].free_pages, plural(status.pools[0].free_pages),
+			be(status.pools[0].free_pages), pool_pressure_name(status.pools[0].pressure),
 			2 * BATCH * PAGES_SHARE);
 		return CODE_FAILED;
 	}

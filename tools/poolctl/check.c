@@ -1,6 +1,7 @@
 /*
  * check.c - check the consistency of the tables.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -69,11 +70,11 @@ static void check_print(const struct command *command, const struct check_view *
 	struct table *table;
 
 	print(command,
-		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions checked, %" PRIu32
-		" pages in transit: %s%" PRIu32 " findings%s\n",
-		view->pool, view->pages, view->sessions, view->in_transit,
-		color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found,
-		color_code(command, COLOR_NONE));
+		"pool '%s': %" PRIu32 " page%s and %" PRIu32 " session%s checked, %" PRIu32
+		" page%s in transit: %s%" PRIu32 " finding%s%s\n",
+		view->pool, view->pages, plural(view->pages), view->sessions, plural(view->sessions), view->in_transit,
+		plural(view->in_transit), color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found,
+		plural(view->found), color_code(command, COLOR_NONE));
 	if (!view->count)
 		return;
 	table = table_create(">SESSION|>PAGE|FINDING");

@@ -1,4 +1,5 @@
 /* doctor_agent.c - checks of the socket folder, and of the gpoold that uses it. */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/doctor.h"
@@ -110,9 +111,12 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 		return;
 	}
 	doctor_add(doctor, DOCTOR_WARN, "front",
-		"process %" PRIu32 " receives requests; the front was restarted %" PRIu32 " times", status->front_pid,
-		status->front_restarts);
-	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
+		"process %" PRIu32 " receives requests; the front was restarted %" PRIu32 " time%s", status->front_pid,
+		status->front_restarts, plural(status->front_restarts));
+	doctor_advise(doctor,
+		"an upgrade and a restart of the agent restart it, too; for other causes, such as invalid messages, "
+		"see "
+		"the log of gpoold");
 }
 
 /* Check the mover of each pool, and how it accesses the spill file. */
@@ -152,8 +156,8 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 		}
 		if (pool->spill_lost_blocks) {
 			doctor_add(doctor, DOCTOR_FAIL, "spill",
-				"pool '%s' could not restore %" PRIu32 " spilled blocks", pool->name,
-				pool->spill_lost_blocks);
+				"pool '%s' could not restore %" PRIu32 " spilled block%s", pool->name,
+				pool->spill_lost_blocks, plural(pool->spill_lost_blocks));
 			doctor_advise(doctor,
 				"check the disk of spill_directory, or the memory: the log of gpoold states the cause");
 		}
@@ -175,9 +179,10 @@ static void agent_ask_status(
 	}
 	doctor->agent_answers = true;
 	doctor_add(doctor, DOCTOR_OK, "agent",
-		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answered in %" PRIu64 " us",
-		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us,
-		monotonic_us() - begin);
+		"process %" PRIu32 ", up %s, %" PRIu32 " pool%s; attached in %" PRIu64 " us, answered in %" PRIu64
+		" us",
+		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, plural(status.pools_count),
+		attach_us, monotonic_us() - begin);
 	front_check(doctor, &status);
 	movers_check(doctor, &status);
 	needs_learn(doctor, &status);

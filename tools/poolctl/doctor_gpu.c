@@ -1,4 +1,5 @@
 /* doctor_gpu.c - checks of the GPU driver and its devices, and of the host back end. */
+#include "shm/plural.h"
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 
@@ -85,7 +86,7 @@ static void driver_check(struct doctor *doctor)
 	}
 	if (!doctor_read("/proc/driver/nvidia/version", version, sizeof(version)))
 		strcpy(version, "version unknown");
-	doctor_add(doctor, DOCTOR_OK, "NVIDIA driver", "%d devices; %s", count, version);
+	doctor_add(doctor, DOCTOR_OK, "NVIDIA driver", "%d device%s; %s", count, plural(count), version);
 	for (int i = 0; i < count; i++)
 		device_check(doctor, cuda, i);
 }

@@ -2,6 +2,7 @@
  * doctor_limits.c - descriptors, locked memory, processes, mappings, memory: this machine's limits, compared with the
  * needs of gpool.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 
@@ -62,8 +63,8 @@ static void descriptors_check(struct doctor *doctor)
 			limit_text(limit.rlim_cur).text, limit_text(limit.rlim_max).text, needed);
 	} else {
 		doctor_add(doctor, DOCTOR_FAIL, "RLIMIT_NOFILE",
-			"%s: hard limit %s, needed %" PRIu64 " for %" PRIu64 " handles and %d sessions", whose,
-			limit_text(limit.rlim_max).text, needed, doctor->handles, SESSIONS);
+			"%s: hard limit %s, needed %" PRIu64 " for %" PRIu64 " handle%s and %d sessions", whose,
+			limit_text(limit.rlim_max).text, needed, doctor->handles, plural(doctor->handles), SESSIONS);
 		doctor_advise(doctor,
 			"set LimitNOFILE=%" PRIu64
 			" in the unit of gpoold, raise ulimit -n, or choose a larger handle_size",
@@ -71,8 +72,8 @@ static void descriptors_check(struct doctor *doctor)
 	}
 	if (doctor->handles > EXPORT_SLOTS) {
 		doctor_add(doctor, DOCTOR_FAIL, "export table",
-			"%" PRIu64 " handles; the driver has %d slots for the whole machine", doctor->handles,
-			EXPORT_SLOTS);
+			"%" PRIu64 " handle%s; the driver has %d slots for the whole machine", doctor->handles,
+			plural(doctor->handles), EXPORT_SLOTS);
 		doctor_advise(doctor, "raise handle_size of the pools, so that they have fewer handles in total");
 	}
 }
@@ -123,8 +124,9 @@ static void mappings_check(struct doctor *doctor)
 	}
 	if (!doctor->host_pages) {
 		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count",
-			"%" PRIu64 ": enough for a host pool of %" PRIu64 " pages", most,
-			most > OTHER_MAPPINGS ? most - OTHER_MAPPINGS : 0);
+			"%" PRIu64 ": enough for a host pool of %" PRIu64 " page%s", most,
+			most > OTHER_MAPPINGS ? most - OTHER_MAPPINGS : 0,
+			plural(most > OTHER_MAPPINGS ? most - OTHER_MAPPINGS : 0));
 		return;
 	}
 	doctor_add(doctor, most >= needed ? DOCTOR_OK : DOCTOR_WARN, "vm.max_map_count",

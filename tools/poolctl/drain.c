@@ -2,6 +2,7 @@
  * drain.c - take a pool out of service: admit no further workers, and wait until the attached ones have detached
  * (unless --no-wait is given), or put it back in service.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
@@ -46,7 +47,7 @@ static struct text left_text(const struct left *left)
 	struct text text;
 
 	snprintf(text.text, sizeof(text.text), "%" PRIu32 " worker%s with %" PRIu32 " page%s", left->workers,
-		left->workers == 1 ? "" : "s", left->pages, left->pages == 1 ? "" : "s");
+		plural(left->workers), left->pages, plural(left->pages));
 	return text;
 }
 
@@ -84,7 +85,7 @@ static void drain_print(const struct command *command, const char *name, bool on
 	if (!command->json) {
 		print(command, "pool '%s': %s", name, text);
 		if (command->values[OPTION_EVICT])
-			print(command, "; %" PRIu64 " pages evicted", evicted);
+			print(command, "; %" PRIu64 " page%s evicted", evicted, plural(evicted));
 		if (on)
 			print(command, "; remaining: %s", left_text(left).text);
 		print(command, "\n");

@@ -1,4 +1,5 @@
 /* dump.c - a snapshot of the shared tables, for --offline FILE. */
+#include "shm/plural.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
 
@@ -26,7 +27,8 @@ static void dump_print(const struct command *command, const char *path, const st
 		json_print(command, document, false);
 		return;
 	}
-	print(command, "'%s': %" PRIu32 " pools, %" PRIu32 " sessions%s, %s\n", path, pools, pieces->count - pools,
+	print(command, "'%s': %" PRIu32 " pool%s, %" PRIu32 " session%s%s, %s\n", path, pools, plural(pools),
+		pieces->count - pools, plural(pieces->count - pools),
 		pieces->count == pools && !pieces->keeper ? " (only root can dump sessions)" : "",
 		bytes_text((uint64_t)stat.st_size).text);
 }

@@ -1,4 +1,5 @@
 /* evict.c - evict unpinned content now. */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -51,8 +52,9 @@ static void evict_print(const struct command *command, const struct msg_evict_re
 		json_print(command, document, false);
 		return;
 	}
-	print(command, "pool '%s': %" PRIu64 " pages evicted, %s%s%s\n", request->pool, reply->value,
-		bytes_text(reply->value * page_bytes).text, reply->text[0] ? ": " : "", reply->text);
+	print(command, "pool '%s': %" PRIu64 " page%s evicted, %s%s%s\n", request->pool, reply->value,
+		plural(reply->value), bytes_text(reply->value * page_bytes).text, reply->text[0] ? ": " : "",
+		reply->text);
 }
 
 static int evict_ask(const struct command *command, struct gpool *pool, struct msg_evict_request *request)
@@ -73,8 +75,8 @@ static int evict_ask(const struct command *command, struct gpool *pool, struct m
 	if (reply.value >= request->pages)
 		return CODE_OK;
 	complain("%" PRIu64 " of %" PRIu32
-		 " pages were evicted: no other unpinned block matches; 'poolctl pins' lists the pinned blocks",
-		reply.value, request->pages);
+		 " page%s evicted: no other unpinned block matches; 'poolctl pins' lists the pinned blocks",
+		reply.value, request->pages, plural(request->pages));
 	return CODE_FAILED;
 }
 

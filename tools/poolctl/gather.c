@@ -1,4 +1,5 @@
 /* gather.c - obtain the shared segments: from the keeper, or from the agent if the keeper's are not permitted. */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
 
@@ -35,7 +36,8 @@ static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);
 	return CODE_OK;
 fail:
-	complain("cannot copy the table of a pool, %zu bytes: %s", segment->bytes, strerror(errno));
+	complain("cannot copy the table of a pool, %zu byte%s: %s", segment->bytes, plural(segment->bytes),
+		strerror(errno));
 	if (fd >= 0)
 		close(fd);
 	return CODE_FAILED;

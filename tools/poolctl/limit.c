@@ -1,6 +1,7 @@
 /*
  * limit.c - change the limits of a tenant or a session.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 
@@ -38,9 +39,9 @@ static void limit_print(
 	else
 		print(command, "pool '%s', session %" PRIu32, request->pool, request->session);
 	if (request->limit_pages != KEEP)
-		print(command, ", limit %" PRIu32 " pages", request->limit_pages);
+		print(command, ", limit %" PRIu32 " page%s", request->limit_pages, plural(request->limit_pages));
 	if (request->minimum_pages != KEEP)
-		print(command, ", minimum %" PRIu32 " pages", request->minimum_pages);
+		print(command, ", minimum %" PRIu32 " page%s", request->minimum_pages, plural(request->minimum_pages));
 	print(command, "%s%s\n", reply->text[0] ? ": " : "", reply->text);
 }
 

@@ -1,4 +1,5 @@
 /* map_print.c - print the page table as a map that fits the terminal, with a legend. */
+#include "shm/plural.h"
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/view.h"
 
@@ -66,7 +67,7 @@ void map_print(const struct command *command, const struct pages_view *view, con
 		"pool '%s': pages %" PRIu32 "-%" PRIu32 " of %" PRIu32 ", %s each; a letter represents %" PRIu32
 		" page%s\n\n",
 		view->pool, view->first, view->first + view->count - 1, view->page_count,
-		bytes_text(view->page_bytes).text, layout.per_cell, layout.per_cell == 1 ? "" : "s");
+		bytes_text(view->page_bytes).text, layout.per_cell, plural(layout.per_cell));
 	for (uint32_t at = 0; at < view->count;) {
 		print(command, "%8" PRIu32 "  ", view->first + at);
 		for (uint32_t cell = 0; cell < layout.cells && at < view->count; cell++, at += layout.per_cell) {

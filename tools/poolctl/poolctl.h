@@ -11,11 +11,6 @@
 
 #include "tools/lib/cli.h"
 
-enum {
-	CODE_NO_AGENT = CODE_USAGE + 1, /* no agent answers */
-	CODE_FOUND,                     /* check or doctor has findings */
-};
-
 /* The options, in the order of command.values. */
 enum option_id {
 	OPTION_TIMEOUT = OPTION_COMMON,

@@ -1,4 +1,5 @@
 /* regions.c - list the regions of a worker's gpool_malloc_async(). */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -314,20 +315,20 @@ static void reserves_print(
 	if (view->head.totals_changing)
 		print(command, "%sthe totals were being changed and may be inconsistent%s\n", red, none);
 	if (summary->changing)
-		print(command, "%s%" PRIu32 " regions were being changed: their fields may be inconsistent%s\n", red,
-			summary->changing, none);
+		print(command, "%s%" PRIu32 " region%s %s being changed: the fields may be inconsistent%s\n", red,
+			summary->changing, plural(summary->changing), be(summary->changing), none);
 	if (view->damaged)
-		print(command, "%sdamaged: %" PRIu32 " invalid entries of the table were skipped%s\n", red,
-			view->damaged, none);
+		print(command, "%sdamaged: invalid entries of the table, skipped: %" PRIu32 "%s\n", red, view->damaged,
+			none);
 	if (summary->overlapping)
-		print(command, "%s%" PRIu32 " regions overlap%s\n", red, summary->overlapping, none);
+		print(command, "%soverlapping regions: %" PRIu32 "%s\n", red, summary->overlapping, none);
 	if (!summary->totals_fit)
 		print(command, "%sthe totals differ from the sums of the regions below%s\n", red, none);
 	if (view->head.unlisted)
 		print(command,
 			"%" PRIu32
-			" regions do not fit into the table and are missing below; the totals include them\n",
-			view->head.unlisted);
+			" region%s, for which the table has no room, %s missing below; the totals include all\n",
+			view->head.unlisted, plural(view->head.unlisted), be(view->head.unlisted));
 }
 
 static void regions_print(const struct command *command, const struct regions_view *view, const struct summary *summary)

@@ -1,6 +1,7 @@
 /*
  * status.c - the status of the pools.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -56,18 +57,18 @@ static void mover_print(const struct command *command, const struct msg_pool_sta
 static void spill_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
-		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " pages moving\n",
+		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " page%s moving\n",
 			bytes_text(pool->spill_memory_bytes).text, bytes_text(pool->spill_memory_limit).text,
 			bytes_text(pool->spill_file_bytes).text, bytes_text(pool->spill_file_limit).text,
-			pool->moving_pages);
+			pool->moving_pages, plural(pool->moving_pages));
 	if (pool->spilled_pages || pool->spill_errors)
 		print(command, "  pages spilled %" PRIu64 ", restored %" PRIu64 ", %serrors %" PRIu64 "%s\n",
 			pool->spilled_pages, pool->restored_pages,
 			color_code(command, pool->spill_errors ? COLOR_RED : COLOR_NONE), pool->spill_errors,
 			color_code(command, COLOR_NONE));
 	if (pool->spill_lost_blocks)
-		print(command, "  %s%" PRIu32 " blocks could not be restored%s\n", color_code(command, COLOR_RED),
-			pool->spill_lost_blocks, color_code(command, COLOR_NONE));
+		print(command, "  %s%" PRIu32 " block%s could not be restored%s\n", color_code(command, COLOR_RED),
+			pool->spill_lost_blocks, plural(pool->spill_lost_blocks), color_code(command, COLOR_NONE));
 }
 
 static void pool_print(const struct command *command, const struct msg_pool_status *pool)
@@ -75,10 +76,10 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 	struct share shares[SHARES];
 
 	shares_fill(pool, shares);
-	print(command, "\npool '%s': %" PRIu32 " pages of %s, %s, %s back end%s%s, pressure %s%s%s\n", pool->name,
-		pool->page_count, bytes_text(pool->page_size).text, bytes_text(pool->page_count * pool->page_size).text,
-		pool->backend, pool->policy[0] ? ", policy " : "", pool->policy,
-		color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
+	print(command, "\npool '%s': %" PRIu32 " page%s of %s, %s, %s back end%s%s, pressure %s%s%s\n", pool->name,
+		pool->page_count, plural(pool->page_count), bytes_text(pool->page_size).text,
+		bytes_text(pool->page_count * pool->page_size).text, pool->backend, pool->policy[0] ? ", policy " : "",
+		pool->policy, color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
 		color_code(command, COLOR_NONE));
 	if (pool->draining)
 		print(command, "  %sout of service%s: no worker can attach until 'poolctl drain --off'\n",
@@ -86,15 +87,15 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 	bar_print(command, pool, shares);
 	shares_print(command, pool, shares);
 	print(command,
-		"  largest free run %" PRIu32 " pages (%s of the free pages), sessions %" PRIu32
+		"  largest free run %" PRIu32 " page%s (%s of the free pages), sessions %" PRIu32
 		", requests waiting %" PRIu32 "\n",
-		pool->largest_free_run, percent_text(pool->largest_free_run, pool->free_pages).text, pool->sessions,
-		pool->waiters);
+		pool->largest_free_run, plural(pool->largest_free_run),
+		percent_text(pool->largest_free_run, pool->free_pages).text, pool->sessions, pool->waiters);
 	print(command,
 		"  pages lent %" PRIu64 ", idle pages reclaimed %" PRIu64 ", evicted %" PRIu64 " in %" PRIu64
-		" blocks; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
-		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
-		pool->leaked_pins);
+		" block%s; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
+		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, plural(pool->evictions),
+		pool->refusals, pool->deaths, pool->leaked_pins);
 	if (pool->reservation_pages)
 		print(command, "  pages in reservations %" PRIu32 "\n", pool->reservation_pages);
 	spill_print(command, pool);
@@ -112,9 +113,9 @@ static void status_table(const struct command *command, const struct msg_status_
 	if (!command->offline)
 		print(command,
 			"agent %" PRIu32 ", up %s, incarnation %" PRIu64 "; front %" PRIu32 ", restarted %" PRIu32
-			" times\n",
+			" time%s\n",
 			reply->agent_pid, age_text(reply->uptime_ms).text, reply->incarnation, reply->front_pid,
-			reply->front_restarts);
+			reply->front_restarts, plural(reply->front_restarts));
 	for (uint32_t i = 0; i < reply->pools_count; i++)
 		pool_print(command, &reply->pools[i]);
 }

@@ -3,6 +3,7 @@
  * its pages. The lists get a part of the screen and the map gets the rest. Lines that do not fit are omitted, so any
  * size works.
  */
+#include "shm/plural.h"
 #include "tools/poolctl/top.h"
 
 #include "tools/poolctl/map.h"
@@ -123,8 +124,8 @@ static void numbers_draw(struct drawing *to)
 	uint32_t column = 0;
 
 	shares_fill(pool, shares);
-	line(to, COLOR_BOLD, "pool '%s': %" PRIu32 " pages of %s on %s", pool->name, pool->page_count,
-		bytes_text(pool->page_size).text, pool->backend);
+	line(to, COLOR_BOLD, "pool '%s': %" PRIu32 " page%s of %s on %s", pool->name, pool->page_count,
+		plural(pool->page_count), bytes_text(pool->page_size).text, pool->backend);
 	line(to, pressure_color(pool->pressure), "pressure %s%s%s", pool_pressure_name(pool->pressure),
 		pool->draining ? ", OUT OF SERVICE" : "", pool->mover_gone_ms ? ", NO MOVER" : "");
 	bar_draw(to, shares);

@@ -1,5 +1,6 @@
 #include "tools/replay/result.h"
 
+#include "shm/plural.h"
 #include "tools/lib/json.h"
 #include "tools/lib/machine.h"
 #include "tools/lib/text.h"
@@ -89,8 +90,8 @@ void result_print(const struct result_frame *frame, const struct result *results
 
 	printf("trace  %s: %s allocations, %s events, %" PRIu32 " thread%s, %" PRIu32 " stream%s, at most %s live\n",
 		frame->trace_name, text_count(a, frame->trace->mallocs), text_count(b, frame->trace->count),
-		frame->trace->threads, frame->trace->threads == 1 ? "" : "s", frame->trace->streams,
-		frame->trace->streams == 1 ? "" : "s", text_bytes(c, frame->trace->peak_bytes));
+		frame->trace->threads, plural(frame->trace->threads), frame->trace->streams,
+		plural(frame->trace->streams), text_bytes(c, frame->trace->peak_bytes));
 	if (frame->trace->dropped)
 		printf("       %" PRIu32 " events were skipped: the trace is incomplete\n", frame->trace->dropped);
 	printf("pool   %s in pages of %s\n\n", text_bytes(a, frame->pool_bytes), text_bytes(b, frame->page_bytes));

@@ -14,6 +14,7 @@
 #include "client/lora/format/file_at.h"
 #include "client/lora/format/int8_form.h"
 #include "shm/checksum.h"
+#include "shm/plural.h"
 
 /*
  * The number of rows that are expanded before they are added to the checksum: 64 KiB, which fit in a core's cache.
@@ -62,11 +63,12 @@ static int header_check(const struct cold_header *header, uint64_t file_bytes, s
 		return refuse(reason, "cold file: version %u is not supported, only version %d; write the file again",
 			header->version, COLD_VERSION);
 	if (header->file_bytes != file_bytes)
-		return refuse(reason, "cold file: the file has %" PRIu64 " bytes, but %" PRIu64 " were written",
-			file_bytes, header->file_bytes);
+		return refuse(reason, "cold file: the file has %" PRIu64 " byte%s, but %" PRIu64 " were written",
+			file_bytes, plural(file_bytes), header->file_bytes);
 	if (header->head_bytes < COLD_ALIGN || header->head_bytes > COLD_HEAD_MAX || header->head_bytes % COLD_ALIGN ||
 		header->head_bytes > file_bytes)
-		return refuse(reason, "cold file: invalid head of %u bytes", header->head_bytes);
+		return refuse(
+			reason, "cold file: invalid head of %u byte%s", header->head_bytes, plural(header->head_bytes));
 	return 0;
 }
 
@@ -188,16 +190,16 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 	uint64_t whole = cold_pages_bytes(&file->layout, file->header->form, from->first_page, from->pages);
 
 	if (checksum_of(stored, cold_align(from->bytes)) != from->checksum)
-		return refuse(reason, "cold file: group %u, %" PRIu64 " bytes at %" PRIu64 ", is damaged", group,
-			from->bytes, from->offset);
+		return refuse(reason, "cold file: group %u, %" PRIu64 " byte%s at %" PRIu64 ", is damaged", group,
+			from->bytes, plural(from->bytes), from->offset);
 	if (from->codec == COLD_RAW) {
 		*pages = stored;
 		return 0;
 	}
 	if (ZSTD_decompress(room, whole, stored, from->bytes) != whole)
 		return refuse(reason,
-			"cold file: group %u, %" PRIu64 " bytes at %" PRIu64 ", does not decompress to %" PRIu64, group,
-			from->bytes, from->offset, whole);
+			"cold file: group %u, %" PRIu64 " byte%s at %" PRIu64 ", does not decompress to %" PRIu64,
+			group, from->bytes, plural(from->bytes), from->offset, whole);
 	*pages = room;
 	return 0;
 }

@@ -14,6 +14,7 @@
 #include "client/lora/format/file_at.h"
 #include "cuda/kernels/element_rows.h"
 #include "cuda/kernels/lora.h"
+#include "shm/plural.h"
 
 static_assert((int)LORA_TILE_COLUMNS == (int)ADAPTER_TILE_COLUMNS && (int)LORA_RANK_MAX == (int)ADAPTER_RANK_MAX &&
 		(int)ELEMENT_F16 == (int)ADAPTER_F16 && (int)ELEMENT_BF16 == (int)ADAPTER_BF16,
@@ -194,8 +195,8 @@ static int size_check(const struct peft *peft, int fd, struct reason *reason)
 	if (fstat(fd, &status))
 		return -EIO;
 	if ((uint64_t)status.st_size != peft->file_bytes)
-		return refuse(reason, "weights: the file has %jd bytes, but had %" PRIu64 " when its header was read",
-			(intmax_t)status.st_size, peft->file_bytes);
+		return refuse(reason, "weights: the file has %jd byte%s, but had %" PRIu64 " when its header was read",
+			(intmax_t)status.st_size, plural(status.st_size), peft->file_bytes);
 	return 0;
 }
 

@@ -1,6 +1,8 @@
 /* pack.c - assign tiles to pages, and create the layout. */
 #include "client/lora/format/pack.h"
 
+#include "shm/plural.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -289,8 +291,8 @@ static void targets_write(const struct plan *plan, struct adapter_target *target
 static int size_check(uint64_t bytes, struct reason *reason)
 {
 	if (bytes > ADAPTER_BYTES_MAX)
-		return refuse(reason, "adapter: the pages have %" PRIu64 " bytes; the limit is %" PRIu64, bytes,
-			ADAPTER_BYTES_MAX);
+		return refuse(reason, "adapter: the pages have %" PRIu64 " byte%s; the limit is %" PRIu64, bytes,
+			plural(bytes), ADAPTER_BYTES_MAX);
 	return 0;
 }
 
@@ -317,8 +319,9 @@ static int layout_write(const struct plan *plan, const struct peft *peft, enum a
 		return error;
 	if (bytes > ADAPTER_LAYOUT_BYTES_MAX)
 		return refuse(reason,
-			"adapter: the layout of %u modules in %u places has %" PRIu64 " bytes; the limit is %d",
-			peft->count, plan->run_count, bytes, ADAPTER_LAYOUT_BYTES_MAX);
+			"adapter: the layout of %u module%s in %u places has %" PRIu64 " byte%s; the limit is %d",
+			peft->count, plural(peft->count), plan->run_count, bytes, plural(bytes),
+			ADAPTER_LAYOUT_BYTES_MAX);
 	header.bytes = (uint32_t)bytes;
 	made = malloc(bytes);
 	if (!made)

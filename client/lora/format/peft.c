@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client/lora/format/peft_config.h"
+#include "shm/plural.h"
 
 static const char prefix[] = "base_model.model.";
 static const char suffix_a[] = ".lora_A.weight", suffix_b[] = ".lora_B.weight";
@@ -216,11 +217,11 @@ static int tensors_count(const struct safetensors *file, const struct peft_confi
 	if (!a || a != b)
 		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u lora_A and %u lora_B", a, b);
 	if (a > PEFT_MODULES_MAX)
-		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u modules; the limit is %d", a,
-			PEFT_MODULES_MAX);
+		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u module%s; the limit is %d", a,
+			plural(a), PEFT_MODULES_MAX);
 	if ((uint64_t)a * (config->ranks.count + config->alphas.count) > PEFT_MATCHES_MAX)
-		return refuse(reason, "adapter_config.json: the product of %u expressions and %u modules exceeds %d",
-			config->ranks.count + config->alphas.count, a, PEFT_MATCHES_MAX);
+		return refuse(reason, "adapter_config.json: the product of %u expressions and %u module%s exceeds %d",
+			config->ranks.count + config->alphas.count, a, plural(a), PEFT_MATCHES_MAX);
 	*modules = a;
 	return 0;
 }

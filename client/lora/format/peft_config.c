@@ -4,6 +4,7 @@
 
 #include "client/lora/format/file_at.h"
 #include "client/lora/format/json_object.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -217,8 +218,8 @@ int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *conf
 	int error;
 
 	if (bytes > PEFT_CONFIG_BYTES_MAX)
-		return refuse(reason, "adapter_config.json has %" PRIu64 " bytes; the limit is %d", bytes,
-			PEFT_CONFIG_BYTES_MAX);
+		return refuse(reason, "adapter_config.json has %" PRIu64 " byte%s; the limit is %d", bytes,
+			plural(bytes), PEFT_CONFIG_BYTES_MAX);
 	error = json_object_parse(text, bytes, &root, &at);
 	if (error == -EINVAL)
 		return refuse(reason, "adapter_config.json: invalid JSON at byte %zu", at);
@@ -243,8 +244,8 @@ int peft_config_size(int fd, uint64_t *bytes, struct reason *reason)
 	int error = file_size(fd, "adapter_config.json", bytes, reason);
 
 	if (!error && *bytes > PEFT_CONFIG_BYTES_MAX)
-		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes; the limit is %d", *bytes,
-			PEFT_CONFIG_BYTES_MAX);
+		error = refuse(reason, "adapter_config.json has %" PRIu64 " byte%s; the limit is %d", *bytes,
+			plural(*bytes), PEFT_CONFIG_BYTES_MAX);
 	return error;
 }
 

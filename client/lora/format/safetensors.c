@@ -17,6 +17,7 @@
 #include <yajl/yajl_parse.h>
 
 #include "client/lora/format/file_at.h"
+#include "shm/plural.h"
 
 static const struct {
 	const char *name;
@@ -326,8 +327,8 @@ static int tensor_end(struct parse *parse)
 	if (tensor->bytes != bytes)
 		return stop(parse,
 			refuse(parse->reason,
-				"tensor '%s': the shape has %" PRIu64 " bytes, but the data_offsets have %" PRIu64,
-				name, bytes, tensor->bytes));
+				"tensor '%s': the shape has %" PRIu64 " byte%s, but the data_offsets have %" PRIu64,
+				name, bytes, plural(bytes), tensor->bytes));
 	parse->place = IN_FILE;
 	return 1;
 }
@@ -437,8 +438,8 @@ static int places_check(struct safetensors *file, uint64_t file_bytes, struct re
 				tensor->offset, tensor->offset < end ? "within another tensor" : "after a gap");
 		if (tensor->bytes > data_bytes - end)
 			return refuse(reason,
-				"tensor '%s' ends beyond the end of the file, which has %" PRIu64 " bytes of data",
-				name, data_bytes);
+				"tensor '%s' ends beyond the end of the file, which has %" PRIu64 " byte%s of data",
+				name, data_bytes, plural(data_bytes));
 		end += tensor->bytes;
 		tensor->offset += file->data_offset;
 		if (tensor->offset % types[tensor->type].bytes)
@@ -448,7 +449,8 @@ static int places_check(struct safetensors *file, uint64_t file_bytes, struct re
 				name, types[tensor->type].name, tensor->offset);
 	}
 	if (end != data_bytes)
-		return refuse(reason, "file: %" PRIu64 " bytes follow the last tensor", data_bytes - end);
+		return refuse(reason, "file: %" PRIu64 " byte%s after the last tensor", data_bytes - end,
+			plural(data_bytes - end));
 	return 0;
 }
 
@@ -473,11 +475,11 @@ static int read_fail(struct reason *reason)
 static int length_check(uint64_t header_bytes, uint64_t file_bytes, struct reason *reason)
 {
 	if (header_bytes > SAFETENSORS_HEADER_MAX)
-		return refuse(reason, "header: the length is %" PRIu64 " bytes; the limit is %d", header_bytes,
-			SAFETENSORS_HEADER_MAX);
+		return refuse(reason, "header: the length is %" PRIu64 " byte%s; the limit is %d", header_bytes,
+			plural(header_bytes), SAFETENSORS_HEADER_MAX);
 	if (file_bytes < 8 || header_bytes > file_bytes - 8)
-		return refuse(reason, "header: the length is %" PRIu64 " bytes, but the file has %" PRIu64 " bytes",
-			header_bytes, file_bytes);
+		return refuse(reason, "header: the length is %" PRIu64 " byte%s, but the file has %" PRIu64 " byte%s",
+			header_bytes, plural(header_bytes), file_bytes, plural(file_bytes));
 	return 0;
 }
 
@@ -515,7 +517,8 @@ int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, str
 	if (error)
 		return error;
 	if (*file_bytes < sizeof(length))
-		return refuse(reason, "file: %" PRIu64 " bytes are too few for a header", *file_bytes);
+		return refuse(reason, "file: %" PRIu64 " byte%s %s too few for a header", *file_bytes,
+			plural(*file_bytes), be(*file_bytes));
 	error = file_read_at(fd, length, sizeof(length), 0);
 	if (error)
 		return read_fail(reason);

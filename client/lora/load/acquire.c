@@ -6,6 +6,7 @@
 #include "client/lora/load/limits.h"
 #include "client/lora/load/load.h"
 #include "client/core/thread_cache.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <time.h>
@@ -299,15 +300,14 @@ int fail_used(const struct lora_entry *entry)
 
 	if (entry->acquired)
 		return fail(-EBUSY,
-			"adapter '%s' is acquired (%u times, by calls, batches and requests); release it first", name,
-			entry->acquired);
+			"adapter '%s' is acquired (%u time%s, by calls, batches and requests); release it first", name,
+			entry->acquired, plural(entry->acquired));
 	if (entry->requests)
-		return fail(-EBUSY, "adapter '%s' is used by %u requests of a scheduler; finish or remove them first",
-			name, entry->requests);
+		return fail(-EBUSY, "adapter '%s' is used by %u request%s of a scheduler; finish or remove them first",
+			name, entry->requests, plural(entry->requests));
 	if (entry->waiting)
-		return fail(-EBUSY,
-			"adapter '%s' is being loaded, and %u callers wait for it; call again after the load", name,
-			entry->waiting);
+		return fail(-EBUSY, "adapter '%s' is being loaded for %u waiting caller%s; call again after the load",
+			name, entry->waiting, plural(entry->waiting));
 	return fail(-EBUSY, "adapter '%s' is being loaded; call again after the load", name);
 }
 

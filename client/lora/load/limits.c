@@ -3,17 +3,13 @@
 #include "client/lora/load/later.h"
 #include "client/lora/residency/residency.h"
 #include "client/object/object.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <string.h>
 
 /* chosen: interval of the checks of fences that hold adapters, so that idle adapters are copied to host memory */
 #define FENCES_NS UINT64_C(100000000)
-
-static uint64_t now_us(void)
-{
-	return monotonic_ns() / 1000;
-}
 
 /* ---- registration ---- */
 
@@ -30,12 +26,12 @@ int limits_register(struct gpool_lora *lora, uint32_t id, uint32_t pages, struct
 	uint64_t bytes = pages * lora->pool->page_bytes;
 	/* The copy may be smaller, as the first load shows. */
 	int error = id < LIMITS_ADAPTERS_MAX
-		? residency_register(lora->residency, id, bytes, copy_bytes(lora, bytes), now_us())
+		? residency_register(lora->residency, id, bytes, copy_bytes(lora, bytes), monotonic_us())
 		: -ENOSPC;
 
 	if (error == -EFBIG)
-		return refuse(reason, "the adapter needs %llu bytes of the pool, which is more than hot_bytes",
-			(unsigned long long)bytes);
+		return refuse(reason, "the adapter needs %llu byte%s of the pool, which is more than hot_bytes",
+			(unsigned long long)bytes, plural(bytes));
 	if (error)
 		refuse(reason, "a set with limits has at most %d adapters", LIMITS_ADAPTERS_MAX);
 	return error;
@@ -53,7 +49,7 @@ static void let_go(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	unfence(lora, entry);
 	if (entry->is_held)
-		residency_unpin(lora->residency, entry->id, now_us());
+		residency_unpin(lora->residency, entry->id, monotonic_us());
 	entry->is_held = false;
 }
 
@@ -78,7 +74,7 @@ static void copy_report(struct gpool_lora *lora, uint32_t id, bool ok)
 {
 	const struct residency_decision decision = {.adapter = id, .action = RESIDENCY_COMPRESS};
 
-	residency_done(lora->residency, &decision, ok, now_us());
+	residency_done(lora->residency, &decision, ok, monotonic_us());
 }
 
 void limits_copied(struct gpool_lora *lora, const struct lora_later *later)
@@ -155,7 +151,7 @@ void limits_report(struct gpool_lora *lora, struct lora_entry *entry)
 		unfence(lora, entry);
 		/* An adapter that is COLD is not used until its load is asked for. */
 		if (!entry->is_held && entry->load_state != LOAD_COLD)
-			entry->is_held = residency_pin(lora->residency, entry->id, now_us()) >= 0;
+			entry->is_held = residency_pin(lora->residency, entry->id, monotonic_us()) >= 0;
 	} else if (entry->is_held && !is_fenced(lora, entry)) {
 		let_go(lora, entry);
 		/* A load that had not been decided is not wanted any more. */
@@ -180,7 +176,7 @@ static void fences_look(struct gpool_lora *lora)
 
 void limits_count(struct gpool_lora *lora, const struct lora_entry *entry)
 {
-	residency_access(lora->residency, entry->id, 1, now_us());
+	residency_access(lora->residency, entry->id, 1, monotonic_us());
 }
 
 /* ---- requests ---- */
@@ -189,14 +185,14 @@ static void time_pass(struct gpool_lora *lora)
 {
 	fences_look(lora);
 	residency_set_idle(lora->residency, later_idle_ms(lora) * UINT64_C(1000));
-	residency_tick(lora->residency, now_us());
+	residency_tick(lora->residency, monotonic_us());
 }
 
 void limits_want(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	let_go(lora, entry);
 	time_pass(lora);
-	if (residency_pin(lora->residency, entry->id, now_us()) < 0) {
+	if (residency_pin(lora->residency, entry->id, monotonic_us()) < 0) {
 		entry->error = -ENOSPC;
 		refuse(&entry->reason,
 			"limit: the adapter does not fit beside the adapters in use; release adapters, or raise "
@@ -212,7 +208,7 @@ void limits_want(struct gpool_lora *lora, struct lora_entry *entry)
 void limits_prefetch(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	time_pass(lora);
-	residency_prefetch(lora->residency, entry->id, now_us());
+	residency_prefetch(lora->residency, entry->id, monotonic_us());
 	wake(lora);
 }
 
@@ -254,7 +250,7 @@ static void load_report(struct gpool_lora *lora, const struct lora_entry *entry,
 {
 	const struct residency_decision decision = {.adapter = entry->id, .action = RESIDENCY_LOAD_COLD};
 
-	residency_done(lora->residency, &decision, ok, now_us());
+	residency_done(lora->residency, &decision, ok, monotonic_us());
 }
 
 /* Begin a load, unless the adapter is still resident because it was acquired again before its eviction. */

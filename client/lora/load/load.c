@@ -3,6 +3,8 @@
  */
 #include "client/lora/load/load.h"
 
+#include "shm/plural.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,14 +22,14 @@ static void shortage_say(struct lora_load *load, int error)
 		return;
 	gpool_oom_info(load->lora->pool, &shortage);
 	if (!gpool_oom_object(load->lora->pool, &object))
-		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name,
-			object.pages, object.session, object.session_name, object.pins);
+		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u time%s)", object.name,
+			object.pages, object.session, object.session_name, object.pins, plural(object.pins));
 	refuse(&load->reason,
-		"%s: the adapter needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; "
+		"%s: the adapter needs %u page%s; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; "
 		"release adapters, or %s",
-		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free,
-		shortage.pinned, shortage.holder_pages, shortage.holder, shortage.holder_name, most,
-		error == -ENOSPC ? "enlarge the pool" : "raise the limit");
+		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages,
+		plural(load->adapter->layout.header->pages), shortage.free, shortage.pinned, shortage.holder_pages,
+		shortage.holder, shortage.holder_name, most, error == -ENOSPC ? "enlarge the pool" : "raise the limit");
 }
 
 int place_make(struct lora_loader *loader, struct lora_load *load)

@@ -6,6 +6,7 @@
 #include "client/lora/load/limits.h"
 #include "client/lora/load/lora.h"
 #include "client/lora/load/rebalance.h"
+#include "shm/plural.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -215,8 +216,8 @@ static int texts_check(const struct gpool_lora *lora, const char *name, const ch
 	if (!name || !*name || !text)
 		return fail(-EINVAL, "%s is empty", name && *name ? what : "the name of the adapter");
 	if (strlen(name) >= LORA_NAME_BYTES)
-		return fail(-EINVAL, "the name of the adapter has %zu bytes; the maximum is %d", strlen(name),
-			LORA_NAME_BYTES - 1);
+		return fail(-EINVAL, "the name of the adapter has %zu byte%s; the maximum is %d", strlen(name),
+			plural(strlen(name)), LORA_NAME_BYTES - 1);
 	return 0;
 }
 
@@ -356,7 +357,8 @@ static int tenants_check(
 	if (lora->private)
 		return fail(-EINVAL, "the adapters of this set are private to the tenant (GPOOL_LORA_PRIVATE)");
 	if (!tenants || !count || count > LORA_TENANTS_BYTES / 2)
-		return fail(-EINVAL, "%u tenants; there must be 1 to %d", tenants ? count : 0, LORA_TENANTS_BYTES / 2);
+		return fail(-EINVAL, "%u tenant%s; there must be 1 to %d", tenants ? count : 0,
+			plural(tenants ? count : 0), LORA_TENANTS_BYTES / 2);
 	for (uint32_t i = 0; i < count; i++) {
 		if (!is_tenant_name(tenants[i]))
 			return fail(-EINVAL, "tenant %u has no valid name", i);
@@ -570,8 +572,8 @@ int gpool_lora_target_name(struct gpool_lora *lora, uint32_t id, uint32_t index,
 	if (!entry) {
 		error = fail_adapter(id);
 	} else if (index >= entry->adapter->target_count) {
-		error = fail(-ENOENT, "adapter '%s' has %u targets, and no target %u", entry->adapter->name,
-			entry->adapter->target_count, index);
+		error = fail(-ENOENT, "adapter '%s' has %u target%s, and no target %u", entry->adapter->name,
+			entry->adapter->target_count, plural(entry->adapter->target_count), index);
 	} else {
 		target = entry->adapter->targets;
 		while (index--)

@@ -4,6 +4,7 @@
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +67,8 @@ static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_
 		if (to->in_layers && !batch->layers)
 			return fail(-EINVAL, "target '%s' is in layers, but layers is 0", from->name);
 		if (batch->places > BATCH_PLACES_MAX)
-			return fail(-EINVAL, "all layers together have %u targets; the maximum is %d", batch->places,
-				BATCH_PLACES_MAX);
+			return fail(-EINVAL, "all layers together have %u target%s; the maximum is %d", batch->places,
+				plural(batch->places), BATCH_PLACES_MAX);
 		for (uint32_t i = 0; i < batch->target_count; i++)
 			if (!strcmp(batch->targets[i].name, from->name))
 				return fail(-EINVAL, "duplicate target '%s'", from->name);
@@ -124,8 +125,9 @@ static int device_alloc(struct gpool_lora_batch *batch)
 	batch->workspace_at = align_up(batch->tables_at + batch->adapters_max * table_bytes(batch), 256);
 	batch->bytes = align_up(batch->workspace_at + workspace, page_bytes);
 	if (batch->bytes / page_bytes > pool->page_count)
-		return fail(-ENOSPC, "a batch of this size needs %llu pages; the pool has %u",
-			(unsigned long long)(batch->bytes / page_bytes), pool->page_count);
+		return fail(-ENOSPC, "a batch of this size needs %llu page%s; the pool has %u",
+			(unsigned long long)(batch->bytes / page_bytes), plural(batch->bytes / page_bytes),
+			pool->page_count);
 	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
 	error = alloc_own(pool, (uint32_t)(batch->bytes / page_bytes), &options, BLOCK_RANGE, &batch->block);
@@ -365,8 +367,8 @@ static int adapters_note(
 			return error;
 		adapter_note(batch, last, &count);
 		if (count > batch->adapters_max)
-			return refuse(reason, "token %u: the batch has more than %u different adapters (adapters_max)",
-				i, batch->adapters_max);
+			return refuse(reason, "token %u: the batch has more than %u different adapter%s (adapters_max)",
+				i, batch->adapters_max, plural(batch->adapters_max));
 	}
 	return 0;
 }
@@ -557,8 +559,8 @@ int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapter
 	if (!batch->lora->pool->alive)
 		return -ECHILD;
 	if (tokens > batch->tokens_max)
-		error = refuse(&reason, "there are %u tokens; the batch can have at most %u (tokens_max)", tokens,
-			batch->tokens_max);
+		error = refuse(&reason, "there are %u token%s; the batch can have at most %u (tokens_max)", tokens,
+			plural(tokens), batch->tokens_max);
 	else
 		error = batch_make(batch, adapters, tokens, &reason);
 	if (error && *reason.text)
@@ -578,10 +580,12 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	if (unlikely(!batch->lora->pool->alive))
 		return -ECHILD;
 	if (!found)
-		return fail(-EINVAL, "target is %u; the batch has %u targets", target, batch->target_count);
+		return fail(-EINVAL, "target is %u; the batch has %u target%s", target, batch->target_count,
+			plural(batch->target_count));
 	if (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1)
-		return fail(-EINVAL, "layer is %d; the batch has %u layers, and for target '%s', layer must be %s",
-			layer, batch->layers, found->name, found->in_layers ? "one of them" : "-1");
+		return fail(-EINVAL, "layer is %d; the batch has %u layer%s, and for target '%s', layer must be %s",
+			layer, batch->layers, plural(batch->layers), found->name,
+			found->in_layers ? "one of them" : "-1");
 	if (unlikely(stream_check(batch->lora->pool, stream)))
 		return -EINVAL;
 	if (unlikely(batch->torn))

@@ -3,6 +3,7 @@
  * the model.
  */
 #include "client/lora/serve/batch.h"
+#include "shm/plural.h"
 
 #include <string.h>
 
@@ -56,8 +57,8 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 		return refuse(reason, "adapter '%.60s' contains '%s', which is not a target of the batch",
 			entry->adapter->name, name);
 	return refuse(reason,
-		"adapter '%.60s' contains '%s' in layer %u, which is not a target in the %u layers of the batch",
-		entry->adapter->name, name, module->layer, batch->layers);
+		"adapter '%.60s' contains '%s' in layer %u, which is not a target in the %u layer%s of the batch",
+		entry->adapter->name, name, module->layer, batch->layers, plural(batch->layers));
 }
 
 /* Fill the places of one target. Return: the number of modules, or -EINVAL. */

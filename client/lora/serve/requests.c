@@ -12,6 +12,7 @@
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
 #include "client/lora/serve/scheduler.h"
+#include "shm/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,11 +52,6 @@ struct gpool_lora_scheduler {
 	uint64_t failed;
 	struct lora_schedule batch;
 };
-
-static uint64_t now_us(void)
-{
-	return monotonic_ns() / 1000;
-}
 
 /* ---- create and destroy ---- */
 
@@ -360,13 +356,13 @@ int gpool_lora_scheduler_add(
 	pthread_mutex_lock(&scheduler->lock);
 	result = has ? clients_have(scheduler, adapter) : 0;
 	if (!result)
-		result = lora_scheduler_add(scheduler->core, adapter, tokens, now_us(), request);
+		result = lora_scheduler_add(scheduler->core, adapter, tokens, monotonic_us(), request);
 	if (has && result >= 0)
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
 	if (result == -ENOSPC)
-		fail(result, "the scheduler has %u requests, the limit (option requests); finish or remove one",
-			scheduler->requests_max);
+		fail(result, "the scheduler has %u request%s, the limit (option requests); finish or remove one",
+			scheduler->requests_max, plural(scheduler->requests_max));
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)
@@ -437,7 +433,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 {
 	const struct lora_view view = {.place = place, .context = scheduler};
 	struct lora_schedule *batch = &scheduler->batch;
-	uint64_t now = now_us();
+	uint64_t now = monotonic_us();
 
 	scheduler->short_of = scheduler->again = false;
 	claims_look(scheduler, now, schedule);
@@ -463,7 +459,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule)
 {
-	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_ms * 1000, now;
+	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : monotonic_us() + (uint64_t)timeout_ms * 1000, now;
 
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
@@ -481,7 +477,7 @@ int gpool_lora_scheduler_schedule(
 		again = scheduler->again;
 		short_of = scheduler->short_of;
 		pthread_mutex_unlock(&scheduler->lock);
-		now = now_us();
+		now = monotonic_us();
 		if (schedule->start_count || schedule->failed_count || now >= limit)
 			return (int)schedule->start_count;
 		if (again)
@@ -503,7 +499,7 @@ int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t 
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
 	count = lora_scheduler_queue(
-		scheduler->core, &view, now_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
+		scheduler->core, &view, monotonic_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
 	looks_end(scheduler);
 	pthread_mutex_unlock(&scheduler->lock);
 	return (int)count;

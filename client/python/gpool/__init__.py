@@ -22,6 +22,7 @@ from ._errors import (
     OomInfo,
     OutOfService,
     Preempted,
+    QuotaReached,
     Stale,
     TimedOut,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "Pool",
     "Preempted",
     "Pressure",
+    "QuotaReached",
     "Range",
     "RangeInfo",
     "Role",

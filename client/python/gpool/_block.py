@@ -11,6 +11,7 @@ from . import _abi, _native
 from ._errors import check
 from ._handle import Handle
 from ._library import library
+from ._text import counted
 from ._view import View, loan
 from ._wait import waiting
 
@@ -42,7 +43,8 @@ class Block(_native.Block):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Block {self.page_count} pages from page {self.page}, {self._pins} pins{', freed' * self._freed}>"
+            f"<gpool.Block {counted(self.page_count, 'page')} from page {self.page}, {counted(self._pins, 'pin')}"
+            f"{', freed' * self._freed}>"
         )
 
     def _dropped(self) -> None:

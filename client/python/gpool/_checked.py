@@ -50,9 +50,9 @@ def check_count(name: str, value: Any, valid: str) -> None:
     _check(name, value, (0, 2**32 - 1), valid)
 
 
-def pages_text(count: int) -> str:
-    """Return a number of pages as text."""
-    return f"{count} page{'s' if count != 1 else ''}"
+def check_address(name: str, value: Any) -> None:
+    """Raise OverflowError for a number that a pointer of C cannot hold, which ctypes would truncate."""
+    _check(name, value, (0, 2**64 - 1))
 
 
 def check_pages(page_count: Any, most: int) -> None:

@@ -22,8 +22,6 @@ CPU, CUDA = 1, 2
 READ_ONLY = 1 << 0
 VERSION = (1, 1)
 
-_DELETER = c.CFUNCTYPE(None, c.c_void_p)
-
 
 class _Tensor(c.Structure):
     """DLTensor"""

@@ -61,6 +61,13 @@ class NoRoom(Error):
     """set if an allocation was refused for lack of pages; Pool.oom_info() also reports the holders"""
 
 
+class QuotaReached(NoRoom):
+    """The quota of the session is reached (EDQUOT). Raise quota_bytes of Pool(), or free memory of this process.
+
+    If the limit of the tenant is reached, which has the same code, NoRoom is raised.
+    """
+
+
 class Stale(Error):
     """Content was freed or evicted, a version is not current, or a role is no longer held (ESTALE).
 
@@ -142,17 +149,34 @@ _NAMES: Dict[str, str] = {
     "gpool_wake()": "Pool.wake()",
     "GPOOL_ALLOC_CRITICAL": "critical=True",
     "GPOOL_ALLOC_SPILL": "spill=True",
+    "GPOOL_FENCE_EXPORT_EVENT": "event=True",
     "GPOOL_KV_ADAPTIVE": "adaptive=True",
+    "GPOOL_KV_BF16": "the dtype bfloat16",
+    "GPOOL_KV_CONTINUES": "continues=True",
+    "GPOOL_KV_GROW_OFFLOAD": "offload=True",
     "GPOOL_KV_INT8": "int8=True",
     "GPOOL_KV_OFFLOAD_INT8": "int8=True",
     "GPOOL_KV_OFFLOAD_POOL": "to_pool=True",
     "GPOOL_KV_PREFIXES": "prefixes=True",
     "GPOOL_KV_ZERO": "zero=True",
+    "GPOOL_LORA_INT8": "int8=True",
+    "GPOOL_LORA_PRIVATE": "private=True",
+    "GPOOL_OBJECT_ADOPT": "adopt=True",
+    "GPOOL_OBJECT_DOMAIN_WRITE": "domain_write=True",
+    "GPOOL_OBJECT_PINNED": "pinned=True",
+    "GPOOL_OBJECT_PRIVATE": "private=True",
     "GPOOL_OPEN_ADMIN": "admin=True",
     "GPOOL_OPEN_OBSERVER": "observer=True",
+    "GPOOL_RANGE_ZERO": "zero=True",
+    "GPOOL_SCOPE_FREE": "free=True",
+    "GPOOL_STREAM_HOST_SIGNALED": "host_signaled=True",
 }
 """names of the C library in its texts, and the names of this package"""
 _NAME = re.compile(r"gpool_[a-z0-9_]+\(\)|GPOOL_[A-Z0-9_]+")
+_QUOTA_TEXT = "the quota of the session is reached"
+"""what a text of the library with EDQUOT begins with, if the quota is the reason: fail_limit() in client/core"""
+_BYTES = re.compile(r"(?<!\w )\bbytes(?= is \d)")
+"""the argument `bytes` of the C library, which is `nbytes` in this package"""
 
 
 def error(code: int, what: str, why: str = "") -> Error:
@@ -163,11 +187,14 @@ def error(code: int, what: str, why: str = "") -> Error:
     """
     code = abs(code)
     text = library().gpool_last_error(code).decode(errors="replace")  # read in any case, because reading removes it
+    kind = _BY_CODE.get(code, Error)
+    if code == errno.EDQUOT and text.startswith(_QUOTA_TEXT):
+        kind = QuotaReached
     subject, _, rest = text.partition(": ")
     if rest and f"cannot {what}".endswith(subject):
         text = rest  # the library's text begins with the object that `what` names
-    text = _NAME.sub(lambda found: _NAMES.get(found[0], found[0]), why or text)
-    return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
+    text = _NAME.sub(lambda found: _NAMES.get(found[0], found[0]), _BYTES.sub("nbytes", why or text))
+    return kind(code, f"cannot {what}: {text}")
 
 
 def check(result: int, what: str) -> int:

@@ -15,7 +15,7 @@ from ._dtype import dtype_of
 from ._errors import Busy, Error, Preempted, check, error
 from ._handle import Closing, Handle
 from ._library import library
-from ._text import c_bytes, sequence
+from ._text import c_bytes, counted, sequence
 from ._view import Addresses, View
 from ._wait import waiting
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CHOOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
 """type of the policy of gpool_kv_grow()"""
+SEQUENCES_MOST = 65536
+"""sequences of a cache (max_sequences), and therefore of the preempted ones"""
 
 
 class KvAdmission(enum.IntEnum):
@@ -271,7 +273,7 @@ class KvCache(_native.KvCache, Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.KvCache {self.layout.max_blocks} blocks of {self.layout.block_tokens} tokens"
+            f"<gpool.KvCache {counted(self.layout.max_blocks, 'block')} of {counted(self.layout.block_tokens, 'token')}"
             f"{', closed' * self.handle.closed}>"
         )
 
@@ -354,7 +356,9 @@ class KvCache(_native.KvCache, Closing):
             key_stride=key_stride,
             value_stride=value_stride,
         )
-        self._call(library().gpool_kv_write, ctypes.byref(described), what=f"write {tokens} tokens to a cache")
+        self._call(
+            library().gpool_kv_write, ctypes.byref(described), what=f"write {counted(tokens, 'token')} to a cache"
+        )
 
     # ---- admission ----
 
@@ -385,7 +389,7 @@ class KvCache(_native.KvCache, Closing):
             len(numbers),
             ctypes.byref(limits),
             ctypes.byref(need),
-            what=f"check the admission of {len(numbers)} requests",
+            what=f"check the admission of {counted(len(numbers), 'request')}",
         )
         return result, need_of(need)
 
@@ -439,7 +443,7 @@ class KvCache(_native.KvCache, Closing):
             growth.flags = _abi.GPOOL_KV_GROW_OFFLOAD
             growth.offload_flags = offload_flags(to_pool, int8)
         slot = ctypes.c_uint64()
-        what = f"append {tokens} tokens to a sequence"
+        what = f"append {counted(tokens, 'token')} to a sequence"
         victims = grow(
             growth,
             policy,
@@ -487,7 +491,7 @@ class KvCache(_native.KvCache, Closing):
 
         Raises Error with EINVAL, EALREADY (the cache has host memory), ENOMEM, EIO.
         """
-        self._call(library().gpool_kv_host_reserve, nbytes, what=f"reserve {nbytes} bytes of host memory")
+        self._call(library().gpool_kv_host_reserve, nbytes, what=f"reserve {counted(nbytes, 'byte')} of host memory")
 
     def offload(self, sequence: int = 0, *, to_pool: bool = False, int8: bool = False) -> Tuple[int, int]:
         """Preempt a sequence and copy the content of its blocks on the cache's stream; return the same as preempt().
@@ -552,7 +556,7 @@ class KvCache(_native.KvCache, Closing):
         """
         pairs = sequence(pairs, "pairs")
         listed = (_abi.gpool_kv_pair * len(pairs))(*[pair_of(at, pair) for at, pair in enumerate(pairs)])
-        self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {len(pairs)} blocks")
+        self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {counted(len(pairs), 'block')}")
 
     def compact(self, blocks: int) -> int:
         """Move at most `blocks` blocks out of the chunks with the fewest blocks, so that the memory of these chunks is
@@ -561,7 +565,7 @@ class KvCache(_native.KvCache, Closing):
         The call changes tables and queues copies on the cache's stream, so it must be made between two steps.
         Raises Asleep; Error with EIO, ENOMEM.
         """
-        return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
+        return self._call(library().gpool_kv_compact, blocks, what=f"compact {counted(blocks, 'block')}")
 
     def execute(self, order: bytes) -> bytes:
         """Return the answer to an order of a KvGroup of another process, after the call that it orders.
@@ -572,7 +576,7 @@ class KvCache(_native.KvCache, Closing):
         """
         order = c_bytes(order, "order")
         if len(order) != ctypes.sizeof(_abi.gpool_kv_order):
-            raise ValueError(f"an order has {ctypes.sizeof(_abi.gpool_kv_order)} bytes, not {len(order)}")
+            raise ValueError(f"an order has {counted(ctypes.sizeof(_abi.gpool_kv_order), 'byte')}, not {len(order)}")
         filled = _abi.gpool_kv_order.from_buffer_copy(order)
         with self.handle as pointer:
             self._check(waiting(-1, library().gpool_kv_execute, pointer, ctypes.byref(filled)), "execute an order")
@@ -623,7 +627,7 @@ class KvCache(_native.KvCache, Closing):
             ctypes.byref(named),
             ctypes.byref(sequence),
             ctypes.byref(found),
-            what=f"allocate a sequence of {tokens} tokens",
+            what=f"allocate a sequence of {counted(tokens, 'token')}",
         )
         del kept
         return sequence.value, found.value
@@ -748,7 +752,8 @@ def grow(
 
     if policy:
         growth.choose = CHOOSE(choose)
-    victims = (ctypes.c_uint64 * max(growth.most, 1))()
+    growth.most = min(growth.most, SEQUENCES_MOST)
+    victims = (ctypes.c_uint64 * growth.most)()
     try:
         call(ctypes.byref(growth), victims)
     except Exception as exception:
@@ -795,10 +800,11 @@ def request_of(
 
 def ids_of(numbers: Iterable[int], name: str) -> Any:
     """Return numbers as an array of uint32 of C; name: that of the argument. Raises OverflowError; TypeError."""
-    if not hasattr(numbers, "__len__"):
+    if not hasattr(numbers, "__len__") or isinstance(numbers, (bytes, bytearray, memoryview)):
         if not hasattr(numbers, "__iter__"):
             raise TypeError(f"{name} is {numbers!r}, which is not a sequence of integers")
-        numbers = list(numbers)  # so that a wrong element can be found in a second pass
+        # A wrong element can be found in a second pass; array() would read bytes as numbers of 4 bytes.
+        numbers = list(numbers)
     try:
         listed = array.array("I", numbers)
     except (TypeError, OverflowError):

@@ -11,7 +11,7 @@ from ._errors import check
 from ._handle import Closing, Handle
 from ._kv import KvAdmission, KvCache, KvNeed, grow, need_of, refuse, request_of
 from ._library import library
-from ._text import sequence
+from ._text import counted, sequence
 from ._wait import waiting
 
 
@@ -100,7 +100,7 @@ class KvGroup(Closing):
             try:
                 answer = send(ctypes.string_at(order, size))
                 if len(answer) != size:
-                    raise ValueError(f"the answer has {len(answer)} bytes; it must have {size}")
+                    raise ValueError(f"the answer has {counted(len(answer), 'byte')}; it must have {size}")
                 ctypes.memmove(order, answer, size)
                 return 0
             except BaseException as exception:  # ctypes would print it
@@ -161,7 +161,7 @@ class KvGroup(Closing):
             library().gpool_kv_group_allocate,
             ctypes.byref(request),
             ctypes.byref(sequence),
-            what=f"allocate a sequence of {tokens} tokens",
+            what=f"allocate a sequence of {counted(tokens, 'token')}",
         )
         return sequence.value
 
@@ -176,7 +176,7 @@ class KvGroup(Closing):
             tokens,
             ctypes.byref(member),
             ctypes.byref(slot),
-            what=f"append {tokens} tokens to a sequence",
+            what=f"append {counted(tokens, 'token')} to a sequence",
         )
         return member.value, slot.value
 
@@ -197,7 +197,7 @@ class KvGroup(Closing):
         growth = _abi.gpool_kv_growth(size=ctypes.sizeof(_abi.gpool_kv_growth), most=most)
         member, slot = ctypes.c_uint32(), ctypes.c_uint64()
         places = ctypes.byref(member), ctypes.byref(slot)
-        what = f"append {tokens} tokens to a sequence"
+        what = f"append {counted(tokens, 'token')} to a sequence"
         victims = grow(
             growth,
             policy,

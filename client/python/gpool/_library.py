@@ -20,6 +20,15 @@ except ImportError as missing:
 # Depends on libgpool, whose functions are found through it. docs/decisions/soname.md explains the number.
 _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}"
 
+_ARGUMENTS = {
+    ("gpool_copy", "from"): "source",
+    ("gpool_copy", "bytes"): "nbytes",
+    ("gpool_fill", "to"): "address",
+    ("gpool_fill", "bytes"): "nbytes",
+    ("gpool_kv_host_reserve", "bytes"): "nbytes",
+}
+"""the names of arguments in this package, where they differ from those of the library"""
+
 _SHORT = frozenset(("gpool_pressure", "gpool_object_find"))
 """functions that only read shared memory, without locks; they keep the global interpreter lock. Another thread could
 otherwise take it at each call, and then keep it for longer than the call takes
@@ -80,7 +89,7 @@ def library() -> Any:
                 f"'{loaded._name}' lacks {name}(): it is an older version of libgpool_lora, or another library"
             ) from None
         call.restype, call.argtypes = result, arguments
-        calls[name] = checked(call, arguments, names)
+        calls[name] = checked(call, arguments, [_ARGUMENTS.get((name, each), each) for each in names])
     version = loaded.gpool_version().decode()
     mine = f"{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}."
     if not version.startswith(mine):

@@ -15,7 +15,7 @@ from ._errors import check, error
 from ._handle import Closing, Handle
 from ._library import library
 from ._stream import c_fence
-from ._text import c_optional, c_text, c_texts
+from ._text import c_optional, c_text, c_texts, counted
 from ._wait import waiting
 
 if TYPE_CHECKING:
@@ -523,7 +523,7 @@ def _json(config: Config) -> str:
 def _describe(filled: Any, key: str, array: HostArray) -> None:
     """Fill in a struct gpool_lora_array."""
     if len(array.shape) != 2:
-        raise ValueError(f"array '{key}' has {len(array.shape)} dimensions; it must have 2")
+        raise ValueError(f"array '{key}' has {counted(len(array.shape), 'dimension')}; it must have 2")
     if array.dtype.name not in _ELEMENTS:
         raise TypeError(f"array '{key}' is of {array.dtype.name}; only {', '.join(_ELEMENTS)} are supported")
     filled.name, filled.data = c_text(key, "the name of an array"), array.address

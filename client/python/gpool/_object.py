@@ -9,13 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._checked import check_pages, pages_text
+from ._checked import check_pages
 from ._errors import Error, Stale, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._options import Usage, alloc_options
 from ._stream import c_fence
-from ._text import c_bytes, c_text
+from ._text import c_bytes, c_text, counted
 from ._view import View, loan
 from ._wait import waiting
 
@@ -132,7 +132,7 @@ class Object(Closing):
         self._memory_class = self.info().memory_class if memory_class is None else memory_class
         self._writable = self._draft or adopted
         self._lock = threading.Lock()
-        self._pins = int(pinned)  # the program's pins; views have their own pins
+        self._pins = int(bool(pinned))  # the program's pins; views have their own pins
 
     def __repr__(self) -> str:
         return (
@@ -180,7 +180,7 @@ class Object(Closing):
             result = waiting(
                 timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index)
             )
-            self._pool.check_room(pool, result, f"allocate {pages_text(page_count)} for object '{self.name}'")
+            self._pool.check_room(pool, result, f"allocate {counted(page_count, 'page')} for object '{self.name}'")
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
-from ._checked import check_count, check_pages, pages_text
+from ._checked import check_address, check_count, check_pages
 from ._dtype import dtype_of
 from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
@@ -27,7 +27,7 @@ from ._role import Role, acquire, refuse_role
 from ._scope import Scope
 from ._sliced import SlicedRange
 from ._stream import Fence, Stream, number_of
-from ._text import c_bytes, c_optional, c_text, c_texts
+from ._text import c_bytes, c_optional, c_text, c_texts, counted
 from ._view import integer
 from ._wait import in_another_thread, waiting
 
@@ -169,7 +169,7 @@ class Pool(_native.Pool, Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of "
+            f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {counted(self.page_count, 'page')} of "
             f"{self.page_bytes} bytes{', closed' * self.closed}>"
         )
 
@@ -214,7 +214,9 @@ class Pool(_native.Pool, Closing):
         check_count("nbytes", nbytes, f"from 1 to {self.page_bytes // 2}, half a page")
         with self.handle as pool:
             self.check_room(
-                pool, library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)), f"allocate {nbytes} bytes"
+                pool,
+                library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)),
+                f"allocate {counted(nbytes, 'byte')}",
             )
         return Span(self, span)
 
@@ -237,7 +239,7 @@ class Pool(_native.Pool, Closing):
             create, out = library().gpool_reservation_create, ctypes.byref(number)
             undo = lambda: library().gpool_reservation_release(pool, number)  # noqa: E731
             result = waiting(timeout_ms, create, pool, page_count, timeout_ms, duration_ms, out, undo=undo)
-            self.check_room(pool, result, f"reserve {pages_text(page_count)}")
+            self.check_room(pool, result, f"reserve {counted(page_count, 'page')}")
         return number.value
 
     @contextlib.contextmanager
@@ -414,7 +416,7 @@ class Pool(_native.Pool, Closing):
         """
         texts = c_texts(names, "names")
         with self.handle as pool:
-            return check(library().gpool_object_find(pool, texts, len(names)), f"find {len(names)} objects")
+            return check(library().gpool_object_find(pool, texts, len(names)), f"find {counted(len(names), 'object')}")
 
     # ---- ranges ----
 
@@ -511,7 +513,7 @@ class Pool(_native.Pool, Closing):
                 ctypes.byref(pointer),
                 undo=lambda: library().gpool_range_destroy(pointer),
             )
-            self.check_room(pool, result, f"make a range of {pages_text(page_count)}")
+            self.check_room(pool, result, f"make a range of {counted(page_count, 'page')}")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
 
@@ -588,7 +590,7 @@ class Pool(_native.Pool, Closing):
         element = dtype_of(dtype)
         model = c_bytes(model, "model")
         if len(model) > 32:
-            raise ValueError(f"model has {len(model)} bytes; the maximum is 32")
+            raise ValueError(f"model has {counted(len(model), 'byte')}; the maximum is 32")
         if int8 and element.name not in ("float16", "bfloat16"):
             raise ValueError(f"dtype is {element.name}; with int8 it must be float16 or bfloat16")
         # In C 0 is the default, and another number means none.
@@ -768,6 +770,7 @@ class Pool(_native.Pool, Closing):
         """
         if native is not None:
             native = integer(native, "native")  # ctypes would pass the address of a str
+            check_address("native", native)
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:

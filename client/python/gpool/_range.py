@@ -8,12 +8,12 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
-from ._checked import check_count, pages_text
+from ._checked import check_count
 from ._errors import Asleep, Error, check
 from ._handle import Closing, Handle
 from ._library import library
 from ._object import Object, ObjectClass
-from ._text import c_bytes, c_optional, c_text
+from ._text import c_bytes, c_optional, c_text, counted
 from ._view import View, loan
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Range(_native.Range, Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Range {self.page_count} pages at {self.address:#x}{', elastic' * self._elastic}"
+            f"<gpool.Range {counted(self.page_count, 'page')} at {self.address:#x}{', elastic' * self._elastic}"
             f"{', closed' * self.handle.closed}>"
         )
 
@@ -195,7 +195,7 @@ class Range(_native.Range, Closing):
         if follows is not None and not isinstance(follows, Object):
             raise TypeError(f"follows is {follows!r}, which is not an Object")
         if follows is not None:
-            _refuse_unfit(follows, self._pool, f"publish {pages_text(count)} as object '{name}'")
+            _refuse_unfit(follows, self._pool, f"publish {counted(count, 'page')} as object '{name}'")
         options = _abi.gpool_range_publish_options(
             size=ctypes.sizeof(_abi.gpool_range_publish_options),
             flags=_abi.GPOOL_OBJECT_PRIVATE if private else 0,
@@ -213,7 +213,7 @@ class Range(_native.Range, Closing):
                     result = library().gpool_range_publish(
                         pointer, first, count, c_text(name), options, ctypes.byref(made)
                     )
-            check(result, f"publish {pages_text(count)} as object '{name}'")
+            check(result, f"publish {counted(count, 'page')} as object '{name}'")
         assert made.value
         return Object(self._pool, made.value, name, pinned=True, within=self)
 
@@ -241,7 +241,7 @@ class Range(_native.Range, Closing):
 
     def _check_pages(self, first: int, count: int = 1) -> None:
         """Raise OverflowError for pages that C cannot hold; the library refuses other numbers."""
-        has = f"the range has {pages_text(self.page_count)}"
+        has = f"the range has {counted(self.page_count, 'page')}"
         check_count("first", first, f"from 0 to {self.page_count - 1}; {has}")
         check_count("count", count, f"from 1 to {self.page_count}; {has}")
 
@@ -254,7 +254,10 @@ class Range(_native.Range, Closing):
         """
         self._check_pages(first, count)
         with self.handle as pointer:
-            check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {pages_text(count)}")
+            check(
+                library().gpool_range_capture(pointer, first, count, bool(captured)),
+                f"capture {counted(count, 'page')}",
+            )
 
     def page_state(self, index: int) -> PageState:
         """Return the state of page `index` of an elastic range.
@@ -262,7 +265,9 @@ class Range(_native.Range, Closing):
         Raises Error with EINVAL: beyond the end; Asleep.
         Cost: one lock.
         """
-        check_count("index", index, f"from 0 to {self.page_count - 1}; the range has {pages_text(self.page_count)}")
+        check_count(
+            "index", index, f"from 0 to {self.page_count - 1}; the range has {counted(self.page_count, 'page')}"
+        )
         filled = _abi.gpool_range_page(size=ctypes.sizeof(_abi.gpool_range_page))
         with self.handle as pointer:
             check(

@@ -14,6 +14,7 @@ from ._library import library
 from ._object import ObjectClass
 from ._options import Usage
 from ._stream import c_fence
+from ._text import counted
 from ._view import Addresses, View, integer
 from ._wait import waiting
 
@@ -75,7 +76,8 @@ class SlicedRange(Closing):
                 library().gpool_sliced_range_create(
                     attached, slices, blocks, block_pages, options, ctypes.byref(pointer)
                 ),
-                f"create a range of {slices} slices of {blocks} blocks of {block_pages} pages",
+                f"create a range of {counted(slices, 'slice')} of {counted(blocks, 'block')} of "
+                f"{counted(block_pages, 'page')}",
             )
         assert pointer.value
         self.addresses = Handle(pointer.value, "a sliced range", pool.handle)  # held by sparse views
@@ -86,8 +88,8 @@ class SlicedRange(Closing):
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.SlicedRange {self.slices} slices of {self.blocks} blocks at {self.address:#x}"
-            f"{', closed' * self.handle.closed}>"
+            f"<gpool.SlicedRange {counted(self.slices, 'slice')} of {counted(self.blocks, 'block')} at "
+            f"{self.address:#x}{', closed' * self.handle.closed}>"
         )
 
     def close(self) -> None:
@@ -120,7 +122,7 @@ class SlicedRange(Closing):
         check_count("blocks", blocks, f"from 0 to {self.blocks}")
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(timeout_ms, library().gpool_sliced_range_grow, pointer, blocks, timeout_ms)
-            self._pool.check_room(pool, result, f"grow a sliced range to {blocks} blocks")
+            self._pool.check_room(pool, result, f"grow a sliced range to {counted(blocks, 'block')}")
 
     def shrink(self, blocks: int, after: Optional[Fence] = None) -> None:
         """Decommit all but the first `blocks` blocks of all slices; their content is lost.
@@ -134,7 +136,8 @@ class SlicedRange(Closing):
         fence = c_fence(after, self._pool.handle)
         with self.handle as pointer:
             check(
-                library().gpool_sliced_range_shrink(pointer, blocks, fence), f"shrink a sliced range to {blocks} blocks"
+                library().gpool_sliced_range_shrink(pointer, blocks, fence),
+                f"shrink a sliced range to {counted(blocks, 'block')}",
             )
 
     def view(
@@ -158,7 +161,7 @@ class SlicedRange(Closing):
         if index is None and not sparse:
             raise ValueError("a view of all slices requires sparse=True: addresses between them may have no memory")
         if index is not None and not 0 <= integer(index, "index") < self.slices:
-            raise IndexError(f"no slice {index}: the range has {self.slices} slices")
+            raise IndexError(f"no slice {index}: the range has {counted(self.slices, 'slice')}")
         start = 0 if index is None else index * self.slice_bytes
         room = self.slices * self.slice_bytes if index is None else self.blocks * self.block_bytes
         memory = Addresses(self._pool, self.addresses if sparse else self.handle, self.address + start, room)
@@ -168,7 +171,7 @@ class SlicedRange(Closing):
             if blocks > committed:
                 raise Error(
                     errno.EFAULT,
-                    f"cannot create a view of {blocks} blocks of a sliced range: {committed} have memory; "
+                    f"cannot create a view of {counted(blocks, 'block')} of a sliced range: {committed} have memory; "
                     "grow() it first",
                 )
         return made

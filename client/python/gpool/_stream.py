@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Optional
 from . import _abi, _native
 from ._errors import Closed, Error, check
 from ._library import library
+from ._text import counted
 
 if TYPE_CHECKING:
     from ._handle import Handle
@@ -88,7 +89,7 @@ class Stream(_native.Stream):
         with self._handle as pool:
             check(
                 library().gpool_copy(pool, self.number, to, source, nbytes),
-                f"copy {nbytes} bytes from {source:#x} to {to:#x}",
+                f"copy {counted(nbytes, 'byte')} from {source:#x} to {to:#x}",
             )
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
@@ -99,7 +100,8 @@ class Stream(_native.Stream):
         """
         with self._handle as pool:
             check(
-                library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes at {address:#x}"
+                library().gpool_fill(pool, self.number, address, value, nbytes),
+                f"fill {counted(nbytes, 'byte')} at {address:#x}",
             )
 
     def wait(self, fence: Fence) -> None:

@@ -7,6 +7,11 @@ import reprlib
 from typing import Any, Optional, Sequence
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and a noun: "1 page", "2 pages"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def c_text(value: str, argument: str = "name") -> bytes:
     """Return a name, key or path as a C string; argument: its name, for the text of an exception.
 

@@ -13,7 +13,7 @@ from ._dtype import DType, dtype_of
 from ._handle import Handle
 from ._library import library
 from ._stream import refuse_stream
-from ._text import c_bytes
+from ._text import c_bytes, counted
 
 if TYPE_CHECKING:
     from ._pool import Device, Pool
@@ -118,7 +118,10 @@ class View:
         if offset < 0 or offset % size:
             raise ValueError(f"offset is {offset}; it must be a multiple of {size}, the bytes of {self.dtype}, from 0")
         if offset + self.nbytes > room:
-            raise ValueError(f"no view of {self.nbytes} bytes at byte {offset}: the memory has {room} bytes")
+            raise ValueError(
+                f"offset is {offset}, and shape is {self.shape} with {counted(self.nbytes, 'byte')}: the memory has "
+                f"{counted(room, 'byte')}"
+            )
 
     def __del__(self) -> None:
         source: Optional[Source] = getattr(self, "_source", None)
@@ -231,7 +234,7 @@ class View:
                 "copy it, or use a library for GPUs"
             )
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise ValueError(f"bytes {offset} to {offset + nbytes} exceed the view, which has {self.nbytes} bytes")
+            raise ValueError(f"offset is {offset}, and nbytes is {nbytes}: the view has {counted(self.nbytes, 'byte')}")
         self._wait()
 
     def _wait(self) -> None:
@@ -306,7 +309,7 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape is {lengths}; no length may be negative (shape=None: all remaining memory)")
     if len(lengths) > DIMENSIONS_MOST:
-        raise ValueError(f"no view of {len(lengths)} dimensions: the maximum is {DIMENSIONS_MOST}")
+        raise ValueError(f"no view of {counted(len(lengths), 'dimension')}: the maximum is {DIMENSIONS_MOST}")
     if math.prod(max(length, 1) for length in lengths) * itemsize > BYTES_MOST:
         raise ValueError(f"no view of shape {lengths}: its strides exceed {BYTES_MOST} bytes")
     return lengths

@@ -75,7 +75,8 @@ static PyObject *cache_allocate(PyObject *self, PyObject *args, PyObject *kwargs
 	UNLOCKED(result = lib.gpool_kv_allocate(pointer, &request, &sequence));
 	if (result < 0)
 		refuse(self, result,
-			PyUnicode_FromFormat("allocate a sequence of %lu tokens", (unsigned long)request.tokens));
+			PyUnicode_FromFormat("allocate a sequence of %lu token%s", (unsigned long)request.tokens,
+				plural(request.tokens)));
 	guard_leave(guard);
 	return result < 0 ? NULL : PyLong_FromUnsignedLongLong(sequence);
 }
@@ -105,7 +106,9 @@ static PyObject *cache_append(PyObject *self, PyObject *args, PyObject *kwargs)
 		return NULL;
 	UNLOCKED(result = lib.gpool_kv_append(pointer, sequence, tokens, &slot));
 	if (result < 0)
-		refuse(self, result, PyUnicode_FromFormat("append %lu tokens to a sequence", (unsigned long)tokens));
+		refuse(self, result,
+			PyUnicode_FromFormat(
+				"append %lu token%s to a sequence", (unsigned long)tokens, plural(tokens)));
 	guard_leave(guard);
 	return result < 0 ? NULL : PyLong_FromUnsignedLongLong(slot);
 }

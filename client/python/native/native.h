@@ -85,7 +85,7 @@ PyObject *raise_because(int code, const char *what, const char *why);
 PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Return the ending of the word "pages" after a number. */
+/* Return the ending of a noun after a number. */
 static inline const char *plural(long long count)
 {
 	return count == 1 ? "" : "s";

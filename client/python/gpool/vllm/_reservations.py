@@ -16,13 +16,10 @@ from __future__ import annotations
 import logging
 from typing import Dict, Sequence, Tuple
 
-from .._errors import Error, NoRoom
+from .._errors import Error, NoRoom, QuotaReached
 from .._pool import Pool
 
 logger = logging.getLogger("vllm.gpool")
-
-QUOTA_REACHED = "the quota of the session is reached"
-"""text of a refusal because of the quota of a session, and not because of the limit of its tenant"""
 
 
 class Reservations:
@@ -53,7 +50,7 @@ class Reservations:
                 self._made[pool] = pool.create_reservation(pages * self._pools.count(pool), timeout_ms=wait_ms)
         except NoRoom as error:
             self.release()
-            if QUOTA_REACHED in str(error):
+            if isinstance(error, QuotaReached):
                 self.over_quota = True
                 effect = "until then, the workers commit memory that is not reserved"
                 self._report(error, f" (session {pool.session}, of the scheduler); {effect}")

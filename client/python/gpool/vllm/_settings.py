@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Mapping, NamedTuple, Optional, Union
 
 from .._pool import Pool
+from .._text import counted
 
 
 class Settings(NamedTuple):
@@ -61,8 +62,8 @@ def pool_name(settings: Settings, rank: int) -> Optional[str]:
         return settings.pool
     if rank >= len(settings.pool):
         raise ValueError(
-            f"kv_connector_extra_config: 'pool' lists {len(settings.pool)} pools, and rank {rank} needs one; "
-            "give one for each tensor-parallel rank"
+            f"kv_connector_extra_config: 'pool' lists {counted(len(settings.pool), 'pool')}, and rank {rank} needs "
+            "one; give one for each tensor-parallel rank"
         )
     return settings.pool[rank]
 

@@ -27,6 +27,7 @@ from .._object import Object, ObjectClass
 from .._options import Usage
 from .._pool import Pool
 from .._range import Range
+from .._text import counted
 from ._geometry import Geometry
 from ._identity import Namespace
 from ._messages import AFTER_FORWARD, Action, Answer, Answers, Content, Op, Orders, pack, unpack
@@ -92,9 +93,9 @@ class Worker:
         except NoRoom as error:
             raise NoRoom(
                 error.errno,
-                f"cannot start: the first chunk of the KV cache needs {self.geometry.chunk_pages} pages of pool "
-                f"'{self.pool.device.pool}', which has {self.pool.page_count}: {error.strerror}; use a larger pool, or "
-                "stop another engine",
+                f"cannot start: the first chunk of the KV cache needs {counted(self.geometry.chunk_pages, 'page')} of "
+                f"pool '{self.pool.device.pool}', which has {self.pool.page_count}: {error.strerror}; use a larger "
+                "pool, or stop another engine",
             ) from error
         return self.buffer
 
