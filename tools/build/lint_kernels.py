@@ -9,7 +9,7 @@ local: a function keeps its variables in registers. Local memory is memory of th
 loads: bandwidth requires loads in flight. cuobjdump lists the instructions, see wide_loads_in_flight() in sass.py. The
        loads of the LoRA kernels that depend on one another are limited, too; see loads_in_sequence().
 
-Status 1: a function fails the check. Status 77: the kernels or cuobjdump do not exist."""
+Status 1: a function fails the check. Status 2: wrong arguments. Status 77: the kernels or cuobjdump do not exist."""
 
 from __future__ import annotations
 
@@ -68,12 +68,16 @@ def loads(images: list[Path]) -> list[str]:
 
 
 def main() -> int:
+    checks = {"local": local, "loads": loads}
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in checks:
+        print("usage: lint_kernels.py local|loads [FOLDER]", file=sys.stderr)
+        return 2
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else sass.IMAGES
     images = sorted(folder.glob("*.fatbin"))
     if not images:
         print("the kernels were built without nvcc, the compiler for a GPU")
         return 77
-    errors = {"local": local, "loads": loads}[sys.argv[1]](images)
+    errors = checks[sys.argv[1]](images)
     print(*errors, sep="\n")
     return bool(errors)
 
