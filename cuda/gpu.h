@@ -89,6 +89,11 @@ struct gpu_shape {
 	uint32_t grid[3]; /* blocks */
 	uint32_t block;   /* threads per block */
 	uint32_t shared_bytes;
+	/*
+	 * The kernel may start before the end of the kernel that was queued directly before it, which permits this, and
+	 * waits for its end itself (cuda/kernels/overlap.h).
+	 */
+	bool early;
 };
 
 enum {

@@ -73,6 +73,9 @@
 #define CUDA_OPTIONAL_CALLS(X) \
 	X(cuStreamWriteValue64) \
 	X(cuStreamWaitValue64) \
+	X(cuDriverGetVersion) \
+	X(cuFuncGetAttribute) \
+	X(cuLaunchKernelEx) \
 	X(cuMemPoolCreate) \
 	X(cuMemPoolDestroy) \
 	X(cuMemPoolSetAttribute) \
@@ -127,6 +130,7 @@ struct gpu_cuda {
 	CUmemoryPool pool;                       /* the driver's pool, created on first use; NULL: not yet */
 	CUmodule modules[KERNEL_IMAGES];         /* loaded on first use; NULL: not yet */
 	CUfunction functions[GPU_KERNEL_KINDS];  /* looked up on first use; NULL: not yet */
+	bool early[GPU_KERNEL_KINDS];            /* the function can wait for the kernel before it */
 };
 
 static inline struct gpu_cuda *cuda_of(struct gpu *gpu)

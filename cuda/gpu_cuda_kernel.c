@@ -58,7 +58,26 @@ int cuda_kernels_load(struct gpu_cuda *cuda)
 	return rc;
 }
 
-static int function_get(struct gpu_cuda *cuda, enum gpu_kernel kernel, CUfunction *function)
+/*
+ * EARLY_VERSION: the first version of CUDA whose graphs have edges for early starts, so that a launch can be captured.
+ * EARLY_PTX: the first architecture for which cuda/kernels/overlap.h has instructions. Code that the driver compiled
+ * from PTX for an older one does not wait.
+ */
+enum { EARLY_VERSION = 12030, EARLY_PTX = 90 };
+
+static bool early_possible(const struct cuda_driver *driver, CUfunction function)
+{
+	int version, ptx;
+
+	return driver->cuDriverGetVersion && driver->cuFuncGetAttribute && driver->cuLaunchKernelEx &&
+		driver->cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= EARLY_VERSION &&
+		driver->cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, function) == CUDA_SUCCESS &&
+		ptx >= EARLY_PTX;
+}
+
+/* function_get() - return the kernel's function. early: whether a launch with shape->early may start early. */
+static int function_get(
+	struct gpu_cuda *cuda, enum gpu_kernel kernel, const struct gpu_shape *shape, CUfunction *function, bool *early)
 {
 	CUmodule module;
 	CUresult result;
@@ -66,6 +85,7 @@ static int function_get(struct gpu_cuda *cuda, enum gpu_kernel kernel, CUfunctio
 
 	pthread_mutex_lock(&cuda->lock);
 	*function = cuda->functions[kernel];
+	*early = shape->early && cuda->early[kernel];
 	pthread_mutex_unlock(&cuda->lock);
 	if (*function)
 		return 0;
@@ -75,10 +95,35 @@ static int function_get(struct gpu_cuda *cuda, enum gpu_kernel kernel, CUfunctio
 	result = cuda->driver->cuModuleGetFunction(function, module, gpu_kernels[kernel].name);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuModuleGetFunction of %s", gpu_kernels[kernel].name);
+	*early = shape->early && early_possible(cuda->driver, *function);
 	pthread_mutex_lock(&cuda->lock);
 	cuda->functions[kernel] = *function;
+	cuda->early[kernel] = *early;
 	pthread_mutex_unlock(&cuda->lock);
 	return 0;
+}
+
+static CUresult early_launch(const struct cuda_driver *driver, CUfunction function, const struct gpu_shape *shape,
+	void **parameters, struct gpu_stream *stream)
+{
+	CUlaunchAttribute attribute = {
+		.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+		.value = {.programmaticStreamSerializationAllowed = 1},
+	};
+	const CUlaunchConfig config = {
+		.gridDimX = shape->grid[0],
+		.gridDimY = shape->grid[1],
+		.gridDimZ = shape->grid[2],
+		.blockDimX = shape->block,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.sharedMemBytes = shape->shared_bytes,
+		.hStream = (CUstream)(void *)stream,
+		.attrs = &attribute,
+		.numAttrs = 1,
+	};
+
+	return driver->cuLaunchKernelEx(&config, function, parameters, NULL);
 }
 
 int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
@@ -89,6 +134,7 @@ int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape 
 	void *parameters[] = {(void *)(uintptr_t)args};
 	CUfunction function;
 	CUresult result;
+	bool early;
 	int rc;
 
 	if (!cuda_kernels_built())
@@ -98,12 +144,14 @@ int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape 
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	rc = function_get(cuda, kernel, &function);
+	rc = function_get(cuda, kernel, shape, &function, &early);
 	if (rc == 0) {
-		result = cuda->driver->cuLaunchKernel(function, shape->grid[0], shape->grid[1], shape->grid[2],
-			shape->block, 1, 1, shape->shared_bytes, (CUstream)(void *)stream, parameters, NULL);
+		result = early
+			? early_launch(cuda->driver, function, shape, parameters, stream)
+			: cuda->driver->cuLaunchKernel(function, shape->grid[0], shape->grid[1], shape->grid[2],
+				  shape->block, 1, 1, shape->shared_bytes, (CUstream)(void *)stream, parameters, NULL);
 		if (result != CUDA_SUCCESS)
-			rc = cuda_fail(cuda->driver, result, "cuLaunchKernel of %s", gpu_kernels[kernel].name);
+			rc = cuda_fail(cuda->driver, result, "launch of %s", gpu_kernels[kernel].name);
 	}
 	cuda_context_pop(cuda);
 	return rc;

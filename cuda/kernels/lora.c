@@ -177,6 +177,7 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	shape.grid[0] = lora_pieces_max(args->tokens_max, args->adapter_count);
 	shape.grid[1] = (args->out + expand_columns(args->rank_max) - 1) / expand_columns(args->rank_max);
 	shape.grid[2] = 1;
+	shape.early = true; /* it waits for shrink */
 	/* Per token: one factor, and two forms of each sum. */
 	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * expand_ranks(args->rank_max));
 	return gpu_launch(gpu, GPU_KERNEL_LORA_EXPAND, &shape, args, sizeof(*args), stream);

@@ -12,6 +12,9 @@
  * always added in the same order: by expand if the piece has few tokens, else by the block that finishes last. Large
  * pieces are not split: one block processes the whole of `in`, and adds in the same order.
  *
+ * The last split also loads a part of B to the second-level cache. expand may start before the end of shrink, and loads
+ * weights and y before it waits (overlap.h).
+ *
  * expand: a block is a piece (x) and 256 columns, or 512 for ranks up to 16 (y). The sums are fp32, but a tensor
  * operation has operands of 16 bits. Each token's sums are therefore divided by a power of two that brings the largest
  * near 1, and each is passed as two numbers: its rounded value and its rounding error.
@@ -19,14 +22,18 @@
 #include "cuda/kernels/async_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
+#include "cuda/kernels/overlap.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS };
 
 /* A piece and its data. */
 struct job {
 	struct lora_matrix matrix; /* A or B of the adapter */
+	uint64_t ahead;            /* shrink: the first tile of B */
 	const uint32_t *order;     /* of this piece */
 	uint32_t begin, count, row, rank;
+	uint32_t ahead_tiles; /* shrink: tiles of B that follow each other */
+	uint32_t tokens;      /* of the batch */
 	float scale;
 	bool split, late;
 };
@@ -54,9 +61,9 @@ static __device__ __forceinline__ uint64_t address_of(uint32_t low, uint32_t hig
 	return (uint64_t)high << 32 | low;
 }
 
-/* The fields of struct lora_adapter that one kernel needs: those of A or B, and the rank. */
+/* struct lora_adapter; expand does not load the first part. */
 struct entry {
-	uint4 first, second, last;
+	uint4 part[sizeof(struct lora_adapter) / sizeof(uint4)];
 };
 
 static __device__ __forceinline__ struct entry entry_load(const struct lora_adapter *adapter, bool b)
@@ -64,9 +71,10 @@ static __device__ __forceinline__ struct entry entry_load(const struct lora_adap
 	const uint4 *parts = (const uint4 *)adapter;
 	struct entry entry;
 
-	entry.first = load_now(parts + b);
-	entry.second = load_now(parts + 1 + b);
-	entry.last = load_now(parts + 3);
+	if (!b)
+		entry.part[0] = load_now(parts);
+	for (int i = 1; i < 4; i++)
+		entry.part[i] = load_now(parts + i);
 	return entry;
 }
 
@@ -97,14 +105,17 @@ static __device__ __forceinline__ bool job_get(const struct lora_args &args, uin
 	if (!home)
 		entry = entry_load(lora_adapter_at(&args, piece.x), b);
 	job.order = lora_batch_order(place) + job.begin;
+	job.ahead = address_of(entry.part[1].z, entry.part[1].w);
+	job.ahead_tiles = entry.part[2].z;
 	if (b)
-		job.matrix = {address_of(entry.first.z, entry.first.w), address_of(entry.second.x, entry.second.y),
-			entry.second.z, entry.second.w};
+		job.matrix = {
+			job.ahead, address_of(entry.part[2].x, entry.part[2].y), job.ahead_tiles, entry.part[2].w};
 	else
-		job.matrix = {address_of(entry.first.x, entry.first.y), address_of(entry.first.z, entry.first.w),
-			entry.second.x, entry.second.y};
-	job.rank = entry.last.x;
-	job.scale = float_of_bits(entry.last.y);
+		job.matrix = {address_of(entry.part[0].x, entry.part[0].y),
+			address_of(entry.part[0].z, entry.part[0].w), entry.part[1].x, entry.part[1].y};
+	job.tokens = batch.y;
+	job.rank = entry.part[3].x;
+	job.scale = float_of_bits(entry.part[3].y);
 	job.late = job.split && job.count <= LORA_LATE_TOKENS && job.rank <= LORA_LATE_RANK;
 	return job.rank && job.rank <= args.rank_max;
 }
@@ -275,6 +286,29 @@ static __device__ __forceinline__ void tile_shrink(const uint4 *stage, tile_sums
 	}
 }
 
+/*
+ * tiles_ahead() - begin to load the first tiles of B to the second-level cache, so that the memory is busy until expand
+ * loads weights. The block of the last split does so: it is among the last ones that start, so that no block waits for
+ * weights of A behind these tiles. The tokens of the batch share the bytes, because the cache is limited. Tiles
+ * after a gap are omitted: their positions would have to be loaded.
+ */
+static __device__ __forceinline__ void tiles_ahead(const struct lora_args &args, const struct job &job)
+{
+	const uint32_t bytes = lora_tile_bytes(job.rank), tiles = min(lora_tiles(args.out), job.ahead_tiles);
+	uint32_t processors = 100;
+
+#ifdef __CUDA_ARCH__
+	asm("mov.u32 %0, %%nsmid;" : "=r"(processors));
+#endif
+	if (blockIdx.z || blockIdx.y != gridDim.y - 1)
+		return;
+#pragma unroll 1
+	for (uint32_t tile = threadIdx.x / 32;
+		tile < tiles && (uint64_t)(tile + 1) * bytes * job.tokens <= processors * LORA_AHEAD_BYTES;
+		tile += WARPS)
+		cache_ahead(job.ahead + (uint64_t)tile * bytes, bytes, threadIdx.x % 32);
+}
+
 /* tiles_shrink() - add the tiles from `tile` to end - 1. While one is computed, the next ones are loaded. */
 template <int T, int N>
 static __device__ __forceinline__ void tiles_shrink(const struct lora_args &args, const struct job &job,
@@ -296,6 +330,8 @@ static __device__ __forceinline__ void tiles_shrink(const struct lora_args &args
 				stages<T, N>::at(memory, thread, stage));
 		async_copies_end();
 	}
+	if (T <= LORA_PIECE_SMALL / 8 && job.split)
+		tiles_ahead(args, job);
 #pragma unroll 1
 	for (; next < end + STAGES; next++) {
 		if (T > LORA_PIECE_SMALL / 8) {
@@ -486,6 +522,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) lora_shrink(const __gri
 	extern __shared__ uint4 block_memory[]; /* stages; or a flag, then [warps][ranks][tokens + 2] fp32 */
 	struct job job;
 
+	kernel_release();
 	if (!shrink_job_get(args, job))
 		return;
 	if (job.count <= 8)
@@ -774,8 +811,10 @@ static __device__ __forceinline__ void expand(const struct lora_args &args, cons
 	struct weights<R> ahead[PARTS][AHEAD];
 	struct results<R> results;
 
-	if (blockIdx.y * rank_class<R>::COLUMNS >= args.out)
+	if (blockIdx.y * rank_class<R>::COLUMNS >= args.out) {
+		kernel_wait();
 		return; /* the grid is that of the highest rank */
+	}
 	if (used)
 		from = (const uint16_t *)lora_tile_at(&job.matrix, job.rank, begin / LORA_TILE_COLUMNS) +
 			begin % LORA_TILE_COLUMNS;
@@ -785,6 +824,7 @@ static __device__ __forceinline__ void expand(const struct lora_args &args, cons
 		for (int step = 0; step < AHEAD; step++)
 			ahead[part][step] = weights_get<R>(from + part * 64, used ? job.rank : 0, step);
 	results_get<R>(args, job, 0, column, left, results);
+	kernel_wait(); /* only the sums are results of shrink */
 	sums_load<element, R>(args, job, sums);
 	__syncthreads();
 	if (!used)
@@ -833,8 +873,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) lora_expand(const __gri
 	extern __shared__ uint4 block_memory[]; /* struct sums */
 	struct job job;
 
-	if (!job_get(args, blockIdx.x, true, job))
+	if (!job_get(args, blockIdx.x, true, job)) {
+		kernel_wait();
 		return;
+	}
 	if (args.element == ELEMENT_F16)
 		expand_ranks<ELEMENT_F16>(args, job, block_memory);
 	else

@@ -55,6 +55,11 @@ enum {
 	LORA_SLICE = 32,              /* ranks per block of shrink */
 	LORA_SHRINK_STAGES = 4,       /* tiles that a block of shrink loads at once, */
 	LORA_SHRINK_STAGES_LARGE = 2, /* for pieces of more than LORA_PIECE_SMALL tokens */
+	/*
+	 * bytes of B, per multiprocessor, that shrink loads to the second-level cache for expand, for all pieces
+	 * together, if `in` is split; an A40 has a cache of 73 KB per multiprocessor, other GPUs have more
+	 */
+	LORA_AHEAD_BYTES = 64 << 10,
 	LORA_TOKENS_MAX = 1 << 20,
 };
 
@@ -283,8 +288,8 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
  * lora_shrink_queue() - queue workspace = x A^T.
  * lora_expand_queue() - queue y += scale * workspace B^T.
  *
- * Each function queues one launch and returns at once. Pass the same args to both, in this order and on one stream. A
- * workspace may be used by one stream at a time.
+ * Each function queues one launch and returns at once. Pass the same args to both, in this order and on one stream,
+ * with nothing in between: expand can start before the end of shrink. A workspace may be used by one stream at a time.
  *
  * The launches can be captured into a graph. Between launches of the graph, the content of the batch, x, struct
  * lora_adapter and the weights may change; the args may not.

@@ -18,6 +18,7 @@ struct settings settings = {
 	.timeline = true,
 	.ipc_event = true,
 	.pools = true,
+	.early = true,
 	.rdma = true,
 	.vmm = true,
 	.descriptors = true,
@@ -276,8 +277,8 @@ static void setting_apply(const char *key, const char *value)
 		const char *key;
 		bool *flag;
 	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
-		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"vmm", &settings.vmm},
-		{"descriptors", &settings.descriptors}, {"host_alias", &settings.host_alias},
+		{"early", &settings.early}, {"pools", &settings.pools}, {"rdma", &settings.rdma},
+		{"vmm", &settings.vmm}, {"descriptors", &settings.descriptors}, {"host_alias", &settings.host_alias},
 		{"cpu_access", &settings.cpu_access}, {"aligned", &settings.aligned},
 		{"unmap_waits", &settings.unmap_waits}, {"fork", &settings.fork}, {"delay", &settings.delay},
 		{"late", &settings.late}, {"partial", &settings.partial}};

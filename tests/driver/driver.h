@@ -42,6 +42,7 @@ struct settings {
 	bool timeline; /* CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS */
 	bool ipc_event;
 	bool pools;
+	bool early; /* code for an architecture whose kernels can start before the end of the one before */
 	bool rdma;
 	bool vmm, descriptors; /* virtual memory management, and memory exported as descriptors */
 	bool host_alias;       /* registered host memory has another address on the device */
@@ -216,6 +217,7 @@ struct operation {
 	uint64_t record;
 	int kernel;
 	uint32_t grid[3], block, shared_bytes;
+	bool early; /* the kernel may start before the end of the one before it */
 	struct pool *pool;
 	CUhostFn function;
 };

@@ -87,7 +87,8 @@ static bool arguments_convert(const struct operation *operation)
 void kernel_run(int device, const struct operation *operation)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	struct gpu_shape shape = {.block = operation->block, .shared_bytes = operation->shared_bytes};
+	struct gpu_shape shape = {
+		.block = operation->block, .shared_bytes = operation->shared_bytes, .early = operation->early};
 	volatile bool fine = true;
 
 	if (!arguments_convert(operation)) {
@@ -160,6 +161,14 @@ CUresult cuModuleUnload(CUmodule handle)
 	return call_leave(CUDA_SUCCESS);
 }
 
+/* function_find() - return the number of a kernel, or GPU_KERNEL_KINDS if the handle is invalid. */
+static uint64_t function_find(CUfunction function)
+{
+	uint64_t kernel = ((uintptr_t)function - (uintptr_t)kernels) / sizeof(*kernels);
+
+	return (uintptr_t)function < (uintptr_t)kernels || kernel > GPU_KERNEL_KINDS ? GPU_KERNEL_KINDS : kernel;
+}
+
 /* "Module Management", cuModuleGetFunction: CUDA_ERROR_NOT_FOUND if the module has no such function. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
@@ -179,40 +188,102 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 }
 
 /*
+ * "Execution Control", cuFuncGetAttribute: the version of PTX for which the function was compiled; other attributes are
+ * 0. An attribute outside of the enumeration is CUDA_ERROR_INVALID_VALUE.
+ */
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
+{
+	CUresult result = call_enter(__func__, CALL_CONTEXT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || (int)attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
+		return call_leave(CUDA_ERROR_INVALID_VALUE);
+	if (function_find(function) == GPU_KERNEL_KINDS)
+		return call_leave(CUDA_ERROR_INVALID_HANDLE);
+	*value = attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION ? settings.early ? 90 : 80 : 0;
+	return call_leave(CUDA_SUCCESS);
+}
+
+/*
  * "Execution Control", cuLaunchKernel: arguments are copied; `extra` instead of them is not modeled, and refused. The
  * errors for dimensions that the device does not support (at least one thread and at most 1024 in a block), and for
  * more than 48 KiB of dynamic shared memory without the attribute of the function that allows it, are choices.
  */
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-	unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream handle, void **parameters, void **extra)
+static CUresult launch_issue(
+	const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra, bool early)
 {
-	CUresult result = call_enter(__func__, CALL_CONTEXT);
-	struct operation operation = {.kind = OP_LAUNCH, .grid = {grid_x, grid_y, grid_z}, .block = block_x};
-	uint64_t kernel = ((uintptr_t)function - (uintptr_t)kernels) / sizeof(*kernels);
+	struct operation operation = {.kind = OP_LAUNCH,
+		.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+		.block = config->blockDimX,
+		.early = early};
+	uint64_t kernel = function_find(function);
 	struct stream *stream;
+	CUresult result = stream_of(config->hStream, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = stream_of(handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return call_leave(result);
-	if ((uintptr_t)function < (uintptr_t)kernels || kernel >= GPU_KERNEL_KINDS ||
-		stream->context != context_current())
-		return call_leave(CUDA_ERROR_INVALID_HANDLE);
-	if (!grid_x || !grid_y || !grid_z || !block_x || block_y != 1 || block_z != 1 || block_x > 1024 ||
-		grid_y > 65535 || grid_z > 65535 || shared_bytes > 48 << 10 || !parameters || extra)
-		return call_leave(CUDA_ERROR_INVALID_VALUE);
+	if (kernel == GPU_KERNEL_KINDS || stream->context != context_current())
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!config->gridDimX || !config->gridDimY || !config->gridDimZ || !config->blockDimX ||
+		config->blockDimY != 1 || config->blockDimZ != 1 || config->blockDimX > 1024 ||
+		config->gridDimY > 65535 || config->gridDimZ > 65535 || config->sharedMemBytes > 48 << 10 ||
+		!parameters || extra)
+		return CUDA_ERROR_INVALID_VALUE;
 	operation.kernel = (int)kernel;
-	operation.shared_bytes = shared_bytes;
+	operation.shared_bytes = config->sharedMemBytes;
 	operation.bytes = kernels[kernel].args_bytes;
 	operation.staged = malloc(operation.bytes);
 	if (!operation.staged)
-		return call_leave(CUDA_ERROR_OUT_OF_MEMORY);
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	memcpy(operation.staged, parameters[0], operation.bytes);
 	result = stream_issue(stream, &operation);
 	if (result != CUDA_SUCCESS)
 		free(operation.staged);
-	return call_leave(result);
+	return result;
+}
+
+/* "Execution Control", cuLaunchKernel: see launch_issue(). */
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+	unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream handle, void **parameters, void **extra)
+{
+	CUresult result = call_enter(__func__, CALL_CONTEXT);
+	const CUlaunchConfig config = {
+		.gridDimX = grid_x,
+		.gridDimY = grid_y,
+		.gridDimZ = grid_z,
+		.blockDimX = block_x,
+		.blockDimY = block_y,
+		.blockDimZ = block_z,
+		.sharedMemBytes = shared_bytes,
+		.hStream = handle,
+	};
+
+	return result == CUDA_SUCCESS ? call_leave(launch_issue(&config, function, parameters, extra, false)) : result;
+}
+
+/*
+ * "Execution Control", cuLaunchKernelEx: like cuLaunchKernel, with attributes, of which only
+ * CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is modeled; others are refused. It permits the driver to start
+ * the kernel before the end of the one before it, which the double never does. The emulation checks that each thread
+ * of the kernel waits. "Graph Management", cuGraphAddKernelNode: the kernel can be captured, too; its edge is then
+ * programmatic.
+ */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+	CUresult result = call_enter(__func__, CALL_CONTEXT);
+	bool early = false;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!config || (config->numAttrs && !config->attrs))
+		return call_leave(CUDA_ERROR_INVALID_VALUE);
+	for (unsigned i = 0; i < config->numAttrs; i++) {
+		if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+			return call_leave(CUDA_ERROR_INVALID_VALUE);
+		early = config->attrs[i].value.programmaticStreamSerializationAllowed;
+	}
+	return call_leave(launch_issue(config, function, parameters, extra, early));
 }
 
 void kernels_forget(void)

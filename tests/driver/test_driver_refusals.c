@@ -741,8 +741,17 @@ static void kernels(void)
 	static const unsigned blocks[][3] = {{0, 1, 1}, {1, 0, 1}, {1, 1, 0}, {1025, 1, 1}};
 	struct block_copy_args args = {.bytes_max = 8};
 	void *parameters[] = {&args};
+	CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+	CUlaunchConfig config = {.gridDimX = 1,
+		.gridDimY = 1,
+		.gridDimZ = 1,
+		.blockDimX = 32,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.numAttrs = 1};
 	CUfunction function;
 	CUstream elsewhere;
+	int value;
 	CUcontext second;
 	CUmodule module;
 
@@ -765,6 +774,16 @@ static void kernels(void)
 	REFUSED(INVALID_HANDLE, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream_gone(), parameters, NULL));
 	REFUSED(INVALID_VALUE, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 	REFUSED(INVALID_VALUE, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, parameters));
+	REFUSED(INVALID_VALUE, cuFuncGetAttribute(NULL, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
+	REFUSED(INVALID_VALUE, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX, function));
+	REFUSED(INVALID_HANDLE, cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_PTX_VERSION, (CUfunction)-64));
+	REFUSED(INVALID_VALUE, cuLaunchKernelEx(NULL, function, parameters, NULL));
+	REFUSED(INVALID_VALUE, cuLaunchKernelEx(&config, function, parameters, NULL)); /* no attributes */
+	config.attrs = &attribute;
+	REFUSED(INVALID_HANDLE, cuLaunchKernelEx(&config, NULL, parameters, NULL));
+	OK(cuLaunchKernelEx(&config, function, parameters, NULL));
+	attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE; /* not modeled */
+	REFUSED(INVALID_VALUE, cuLaunchKernelEx(&config, function, parameters, NULL));
 	for (size_t i = 0; i < sizeof(grids) / sizeof(*grids); i++)
 		REFUSED(INVALID_VALUE, launch(function, grids[i], one, 0));
 	for (size_t i = 0; i < sizeof(blocks) / sizeof(*blocks); i++)

@@ -59,6 +59,8 @@ enum { EMULATED_SHARE_BYTES = 48 }; /* per lane, in the result of emulated_share
 void emulated_copy(void *to, const void *from, uint32_t bytes);
 void emulated_copies_end(void);
 void emulated_copies_wait(uint32_t left);
+/* See cuda/kernels/overlap.h. */
+void emulated_kernel_wait(void);
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
@@ -79,6 +81,24 @@ static inline void async_copies_end()
 template <int left> static inline void async_copies_wait()
 {
 	emulated_copies_wait(left);
+}
+
+static inline void kernel_release()
+{
+}
+
+static inline void kernel_wait()
+{
+	emulated_kernel_wait();
+}
+
+/* Read each part, so that one that does not exist is detected. */
+static inline void cache_ahead(uint64_t from, uint32_t bytes, uint32_t lane)
+{
+	if (from % 16 || bytes % 16)
+		__builtin_trap();
+	for (uint32_t at = lane * 16; at < bytes; at += 32 * 16)
+		(void)*(const volatile uint8_t *)(uintptr_t)(from + at);
 }
 
 static inline float2 make_float2(float x, float y)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 
 /*
@@ -49,6 +50,7 @@ const void *emulated_share(const char *which, const void *given, size_t bytes);
 void emulated_copy(void *to, const void *from, uint32_t bytes);
 void emulated_copies_end(void);
 void emulated_copies_wait(uint32_t left);
+void emulated_kernel_wait(void);
 
 enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 
@@ -80,6 +82,7 @@ struct fiber {
 	uint32_t turn;     /* number of warp operations so far */
 	struct copy copies[COPIES_MAX];
 	uint32_t copy_count, group;
+	bool waited; /* for the kernel before */
 };
 
 static PER_THREAD struct fiber *fibers;
@@ -170,6 +173,29 @@ void emulated_fence(void)
 		return;
 	order_take(&place);
 	order_give(&place);
+}
+
+static void *hidden;
+static uint64_t hidden_bytes;
+static bool wait_missing;
+
+/* access_set() - make the hidden memory inaccessible, or accessible again. */
+static void access_set(int protection)
+{
+#ifndef EMULATOR_CONCURRENT
+	if (hidden && mprotect(hidden, hidden_bytes, protection))
+		give_up("cannot hide memory");
+#else
+	(void)protection;
+#endif
+}
+
+void emulated_kernel_wait(void)
+{
+	if (wait_missing)
+		return;
+	fibers[running].waited = true;
+	access_set(PROT_READ | PROT_WRITE);
 }
 
 const void *emulated_share(const char *which, const void *given, size_t bytes)
@@ -311,6 +337,7 @@ static void block_run(uint32_t threads)
 			fiber_make(&fibers[i]);
 		fibers[i].state = READY;
 		fibers[i].turn = fibers[i].barriers = 0;
+		fibers[i].waited = false;
 	}
 	order_give(&scheduler);
 	do
@@ -417,7 +444,12 @@ static void blocks_run(struct launch *launch)
 			(uint32_t)(block / shape->grid[0] % shape->grid[1]),
 			(uint32_t)(block / shape->grid[0] / shape->grid[1]),
 		};
+		if (shape->early)
+			access_set(PROT_NONE);
 		block_run(shape->block);
+		for (running = 0; shape->early && running < shape->block; running++)
+			if (!fibers[running].waited)
+				give_up("ends without a wait for the kernel before");
 		if (!block_memory_is_new(shape->shared_bytes))
 			give_up("shared memory beyond what was asked for was written");
 		memset(block_memory, 0xff, shape->shared_bytes);
@@ -468,6 +500,17 @@ void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const v
 #else
 	blocks_run(&launch);
 #endif
+}
+
+void emulator_hide(void *memory, uint64_t bytes)
+{
+	hidden = memory;
+	hidden_bytes = bytes;
+}
+
+void emulator_plant_missing_wait(void)
+{
+	wait_missing = true;
 }
 
 void emulator_plant_missing_fences(void)

@@ -25,6 +25,13 @@ const struct gpu_ops *emulator_ops(void);
 void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args);
 /* emulator_plant_missing_fences() - a planted bug for a test: from now on, fences do not order accesses. */
 void emulator_plant_missing_fences(void);
+/*
+ * emulator_hide() - make memory inaccessible to each thread block of an early kernel (struct gpu_shape) until its first
+ * thread waits for the kernel before it. Whole pages. No effect under ThreadSanitizer, where blocks run concurrently.
+ * emulator_plant_missing_wait() - a planted bug: from now on, such a kernel does not wait.
+ */
+void emulator_hide(void *memory, uint64_t bytes);
+void emulator_plant_missing_wait(void);
 /* emulator_seed() - shuffle the order of blocks from now on; 0: by block number. */
 void emulator_seed(uint64_t seed);
 

@@ -28,7 +28,8 @@
 /* The calls of the driver, and the results that it returns. */
 static struct {
 	CUresult load, lookup, launch;
-	uint32_t loads, unloads, lookups, launches;
+	uint32_t loads, unloads, lookups, launches, early_launches;
+	int version, ptx;
 	int contexts; /* number of pushed minus popped contexts */
 	const void *image;
 	char name[64];
@@ -108,7 +109,34 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
 	return driver.launch;
 }
 
+static CUresult version_get(int *version)
+{
+	*version = driver.version;
+	return CUDA_SUCCESS;
+}
+
+static CUresult attribute_get(int *value, CUfunction_attribute attribute, CUfunction function)
+{
+	assert_ptr_equal(function, &driver);
+	assert_int_equal(attribute, CU_FUNC_ATTRIBUTE_PTX_VERSION);
+	*value = driver.ptx;
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch_ex(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+	driver.early_launches++;
+	assert_int_equal(config->numAttrs, 1);
+	assert_int_equal(config->attrs[0].id, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+	assert_int_equal(config->attrs[0].value.programmaticStreamSerializationAllowed, 1);
+	return launch(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+		config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream, parameters, extra);
+}
+
 static const struct cuda_driver calls = {
+	.cuDriverGetVersion = version_get,
+	.cuFuncGetAttribute = attribute_get,
+	.cuLaunchKernelEx = launch_ex,
 	.cuGetErrorName = error_name,
 	.cuCtxPushCurrent = push,
 	.cuCtxPopCurrent = pop,
@@ -196,6 +224,51 @@ static void test_failures_are_tried_again(void **state)
 	assert_int_equal(driver.contexts, 0);
 }
 
+/* Expand starts early if the driver supports this in graphs, and if its code waits for shrink. */
+static void test_expand_starts_early(void **state)
+{
+	static const struct {
+		int version, ptx;
+		uint32_t early;
+	} cases[] = {{13000, 90, 1}, {12030, 100, 1}, {12020, 90, 0}, {13000, 80, 0}};
+	struct lora_args args = {
+		.batch = 4096,
+		.adapters = 4096,
+		.x = 4096,
+		.y = 4096,
+		.workspace = 4096,
+		.adapter_count = 1,
+		.tokens_max = 1,
+		.rank_max = 8,
+		.in = 128,
+		.out = 1024,
+		.x_stride = 128,
+		.y_stride = 1024,
+		.element = ELEMENT_F16,
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct gpu *gpu;
+
+		setup(state);
+		gpu = *state;
+		driver.version = cases[i].version;
+		driver.ptx = cases[i].ptx;
+		for (uint32_t times = 1; times <= 2; times++) {
+			assert_int_equal(lora_shrink_queue(gpu, &args, stream), 0);
+			assert_int_equal(driver.early_launches, cases[i].early * (times - 1));
+			assert_int_equal(lora_expand_queue(gpu, &args, stream), 0);
+			assert_int_equal(driver.early_launches, cases[i].early * times);
+			assert_true(driver.grid[0] == 1 && driver.grid[1] == 2 && driver.grid[2] == 1);
+			assert_true(driver.block == 128 && driver.shared_bytes &&
+				driver.stream == (CUstream)(void *)stream);
+		}
+		assert_int_equal(driver.launches, 4);
+		if (i + 1 < sizeof(cases) / sizeof(*cases))
+			teardown(state);
+	}
+}
+
 static void test_kernels_that_cannot_be_loaded_are_no_capability(void **state)
 {
 	struct gpu *gpu = *state;
@@ -244,6 +317,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_loads_and_looks_up_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_failures_are_tried_again, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_expand_starts_early, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kernels_that_cannot_be_loaded_are_no_capability, setup, teardown),
 		cmocka_unit_test(test_images_have_the_kernels),
 	};

@@ -19,6 +19,7 @@
 #include "cuda/kernels/quantise.h"
 
 #include <sys/param.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #ifdef __SANITIZE_THREAD__
@@ -276,6 +277,77 @@ static void test_block_copy(void **state)
 	}
 }
 
+/* Run a batch in which expand can access the workspace only after its wait for shrink. */
+static void run_hidden(struct rig *rig)
+{
+	enum { TOKENS = 20, ADAPTERS = 6, BYTES = 1 << 20 };
+	struct layer_shape shape = {.element = ELEMENT_F16,
+		.in = 1024,
+		.out = 700,
+		.adapter_count = ADAPTERS,
+		.rank_max = 40,
+		.tokens_max = TOKENS};
+	static const uint32_t ranks[ADAPTERS] = {8, 16, 0, 40, 32, 5};
+	void *workspace = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int32_t adapters[TOKENS];
+	struct layer layer;
+
+	assert_ptr_not_equal(workspace, MAP_FAILED);
+	assert_true(lora_workspace_bytes(TOKENS, shape.rank_max, shape.in) <= BYTES);
+	emulator_hide(workspace, BYTES);
+	layer_init(&layer, rig, &shape, ranks);
+	layer.args.workspace = (uintptr_t)workspace;
+	for (int i = 0; i < TOKENS; i++)
+		adapters[i] = i < 12 ? 3 : i % ADAPTERS - 1;
+	for (uint32_t tokens = 0; tokens <= TOKENS; tokens += 10) {
+		layer_batch(&layer, adapters, tokens);
+		layer_reset(&layer);
+		layer_run(&layer);
+		layer_check(&layer, adapters, tokens);
+	}
+	layer_fini(&layer);
+	emulator_hide(NULL, 0);
+	munmap(workspace, BYTES);
+}
+
+static void test_expand_waits_for_shrink(void **state)
+{
+	run_hidden(*state);
+}
+
+/* The program of a child: expand does not wait. */
+static int planted_wait(void)
+{
+	static struct rig rig;
+
+	if (rig_open(&rig, emulator_ops(), 0))
+		return 0;
+	emulator_plant_missing_wait();
+	run_hidden(&rig);
+	rig_close(&rig);
+	return 0;
+}
+
+static void test_planted_missing_wait_is_found(void **state)
+{
+	int status;
+	pid_t child;
+
+	(void)state;
+	child = fork();
+	assert_true(child >= 0);
+	if (!child) {
+		const struct rlimit none = {0, 0};
+
+		setrlimit(RLIMIT_CORE, &none);
+		if (freopen("/dev/null", "w", stderr))
+			execl("/proc/self/exe", "test_kernels_emulated", "planted_wait", NULL);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) || WEXITSTATUS(status));
+}
+
 /*
  * The program of a child: shrink without fences, with three blocks. The one that ends last adds the sums of the other
  * two, whose stores nothing orders before its loads.
@@ -349,6 +421,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_lora_batches_follow_each_other, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lora_large_and_small_sums, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lora_plain, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_expand_waits_for_shrink, setup, teardown),
+		cmocka_unit_test(test_planted_missing_wait_is_found),
 		cmocka_unit_test_setup_teardown(test_quantise, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kv_write, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kv_write_is_refused, setup, teardown),
@@ -359,6 +433,8 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "planted"))
 		return planted();
+	if (argc > 1 && !strcmp(argv[1], "planted_wait"))
+		return planted_wait();
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);

@@ -7,9 +7,10 @@ usage: lint_kernels.py local|loads [FOLDER]     FOLDER has the images, build/ker
 local: a function keeps its variables in registers. Local memory is memory of the device, so a spilled variable costs
        bandwidth. ptxas reports it when the kernels are built.
 loads: bandwidth requires loads in flight. cuobjdump lists the instructions, see wide_loads_in_flight() in sass.py. The
-       loads of the LoRA kernels that depend on one another are limited, too; see loads_in_sequence().
+       loads of the LoRA kernels that depend on one another are limited, too; see loads_in_sequence(). Expand loads
+       weights before it waits for shrink; see loads_before_waits().
 
-Status 1: a function fails the check. Status 77: the kernels or cuobjdump do not exist."""
+Status 1: a function fails the check. Status 2: wrong arguments. Status 77: the kernels or cuobjdump do not exist."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ WANTED |= {"attention_decode_64": 8, "attention_decode_128": 16, "attention_deco
 WANTED |= {"attention_prefill_64": 4, "attention_prefill_128": 8, "attention_prefill_256": 16}
 # The piece and the adapter are loaded at once.
 SEQUENCE_MAX = {"lora_shrink": 1, "lora_expand": 1}
+# From sm_90 on, expand loads weights and y before it waits for shrink: the number of these places, and loads of each.
+BEFORE_WAITS = {"lora_expand": (10, 8)}
 
 
 def local(images: list[Path]) -> list[str]:
@@ -57,6 +60,14 @@ def loads(images: list[Path]) -> list[str]:
                 count = sass.loads_in_sequence(code.instructions)
                 if count > SEQUENCE_MAX[code.name]:
                     errors.append(f"{code.name} {code.arch}: {count} loads in sequence before the weights")
+            if code.name in BEFORE_WAITS and code.arch != "sm_80":
+                places, least = BEFORE_WAITS[code.name]
+                before = sass.loads_before_waits(code.instructions)
+                if len(before) != places or min(before) < least:
+                    errors.append(
+                        f"{code.name} {code.arch}: {before} loads before waits for the kernel before, expected {least}"
+                        f" at {places} places"
+                    )
     print(", ".join(f"{name} {arch}: {count}" for (name, arch), count in counts.items()))
     for name, limit in WANTED.items():
         for arch in archs:
@@ -68,12 +79,16 @@ def loads(images: list[Path]) -> list[str]:
 
 
 def main() -> int:
+    checks = {"local": local, "loads": loads}
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in checks:
+        print("usage: lint_kernels.py local|loads [FOLDER]", file=sys.stderr)
+        return 2
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else sass.IMAGES
     images = sorted(folder.glob("*.fatbin"))
     if not images:
         print("the kernels were built without nvcc, the compiler for a GPU")
         return 77
-    errors = {"local": local, "loads": loads}[sys.argv[1]](images)
+    errors = checks[sys.argv[1]](images)
     print(*errors, sep="\n")
     return bool(errors)
 

@@ -2,13 +2,16 @@
 """roofline.py - estimate the time of each kernel on some GPUs, from what nvcc generated. `make
 roofline` runs it.
 
-usage: roofline.py
+usage: roofline.py            print the assumptions and all tables
+       roofline.py --write    write the table of the LoRA kernels to docs/benchmarks.md
 
-Status 77: the kernels or cuobjdump do not exist."""
+Status 2: wrong arguments. Status 77: the kernels or cuobjdump do not exist."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import sys
 from dataclasses import dataclass
 
@@ -28,18 +31,44 @@ memory     bytes / the smaller of the bandwidth and in flight / 700 ns, the late
            which do not fill the GPU, have less in flight.
 issue      instructions of a warp, with the loop that loads once per iteration; one instruction per cycle and scheduler,
            four schedulers per multiprocessor. Branches that are not executed, such as those for partial tiles, are
-           counted too, and so are instructions that only some warps execute, so this is an upper limit.
+           counted too, and so are instructions that only some warps execute, so this is an upper limit. For LoRA, the
+           lower limit is the shortest path through all loads, tensor operations and stores (sass.py).
 sequence   loads that a warp executes one after another before its main loads, read from the instructions for LoRA
            (sass.py) and assumed for the others; and loads, atomic operations and stores afterwards.
 estimate   least: memory, one latency under load, and 350 ns for each load in sequence; most: the same with the larger
-           of memory and issue. The launches, and thread blocks without work, are not included. The last two columns are
-           the estimates divided by the bound.
+           of memory and issue. The start of the first launch, and thread blocks without work, are not included. The
+           last two columns are the estimates divided by the bound.
+both       shrink, then expand. The second launch begins 1.3 us after the end of shrink: the time that a launch of a
+           graph takes on an H100 (Hazy Research, "Look Ma, No Bubbles!", 2025-05-27), assumed for each GPU. If expand
+           starts early (below), a thread block of expand begins where one of shrink has ended; its wait for shrink ends
+           350 ns after the sums were stored, and loading the sums takes 350 ns more. Shrink also loads a part of B to
+           the second-level cache, which then supplies it at twice the bandwidth of the memory (an assumption; NVIDIA
+           states 5,120 bytes per cycle for an A100, 3.5 times). least: the memory delivers A and x first, because the
+           loads for B are issued last, and a warp executes the shortest path; most: it delivers this part of B first,
+           and a warp executes all instructions.
+ways       estimate / bound, for both kernels in several forms, with the shortest path.
+           limit         one load for the entry of the adapter, one latency under load, and all bytes, in one launch: no
+                         kernel with a table of adapters can be faster
+           separate      expand waits for shrink, and its loads begin then
+           ahead         shrink also loads a part of B to the cache: the present form on an A100
+           early         expand starts before the end of shrink and loads B before it waits (programmatic dependent
+                         launch, from the H100 on)
+           ahead, early  the present form from the H100 on
+           B first       the present form, if the memory delivers this part of B before A
+           one launch    thread blocks of expand are in the launch of shrink, and wait for counters: one more atomic
+                         operation for the order of the thread blocks, one for the counter, and one load of the sums
+           three         the present form, with three equal layers in each launch
 prefill    bound: tensor operations at the dense rate of the data sheet, without the tokens that a query does not use.
            estimate: the largest of the tensor operations, at this rate, and the loads from shared memory, 128 bytes per
            cycle, and the instructions of the loop over tokens. Waits at barriers are not included, and hardware from
            the H100 on does not reach its rate with the instruction used (mma.sync), so the real time is longer."""
 
-LOADED, IDLE = 700e-9, 350e-9
+LOADED, IDLE, LAUNCH = 700e-9, 350e-9, 1300e-9
+CACHE = 2  # bandwidth of the second-level cache / bandwidth of the memory
+AHEAD = 64 << 10  # LORA_AHEAD_BYTES in cuda/kernels/lora.h, per multiprocessor
+GOAL = 1.3
+RANKS = (8, 16, 32, 64, 128)
+PAGE = sass.ROOT / "docs" / "benchmarks.md"
 
 
 @dataclass
@@ -51,12 +80,13 @@ class Gpu:
     clock: float
     shared: int  # bytes per multiprocessor for thread blocks, each of which takes 1 KiB more
     tensor: float  # operations per second, fp16, dense
+    early: bool  # a launch can start before the end of the one before it
 
 
 GPUS = (
-    Gpu("A100 80 GB SXM", "sm_80", 108, 2.039e12, 1.41e9, 164 << 10, 312e12),
-    Gpu("H100 SXM", "sm_90", 132, 3.35e12, 1.98e9, 228 << 10, 989e12),
-    Gpu("B200", "sm_100", 148, 8.0e12, 1.96e9, 228 << 10, 2250e12),
+    Gpu("A100 80 GB SXM", "sm_80", 108, 2.039e12, 1.41e9, 164 << 10, 312e12, False),
+    Gpu("H100 SXM", "sm_90", 132, 3.35e12, 1.98e9, 228 << 10, 989e12, True),
+    Gpu("B200", "sm_100", 148, 8.0e12, 1.96e9, 228 << 10, 2250e12, True),
 )
 
 
@@ -73,6 +103,9 @@ class Launch:
     iterations: float  # of the loop that loads
     after: int  # loads, atomic operations and stores that wait for another one, after that loop
     before: int | None = None  # the same before that loop; None: read from the instructions
+    # asynchronous copies, tensor operations and stores of a warp, for the shortest path; None: it is not used
+    path: tuple[int, int, int] | None = None
+    weights: float = 0  # of size, bytes of the matrix
 
 
 def launches(rank: int) -> tuple[Launch, Launch]:
@@ -90,6 +123,9 @@ def launches(rank: int) -> tuple[Launch, Launch]:
         max(4 * (eights + 2) * 128 * 16, 16 + 4 * eights * 8 * 18 * 4),
         tiles // 8,
         1 if late else 3,  # [counter, partial sums of the other splits,] sums
+        None,
+        (4 * (eights + 1), max(2, eights), 1),
+        adapters * 2 * rank * columns,
     )
     expand = Launch(
         f"expand_{ranks}",
@@ -100,6 +136,9 @@ def launches(rank: int) -> tuple[Launch, Launch]:
         16 * (4 + 4 * ranks),
         max(1, ranks / 32),
         0,
+        None,
+        (0, 8 if ranks == 8 else 16, 2 if ranks <= 16 else 1),
+        adapters * 2 * rank * outputs,
     )
     return shrink, expand
 
@@ -142,23 +181,36 @@ class Estimate:
     bound: float
     memory: float
     issue: float
-    fixed: float  # latencies
-    sequence: int
+    issue_least: float
+    before: int
+    after: int
     resident: int  # thread blocks per multiprocessor
     loads: int
     instructions: float
     in_flight: float
+
+    @property
+    def sequence(self) -> int:
+        return self.before + self.after
+
+    @property
+    def least(self) -> float:
+        return max(self.memory, self.issue_least) + LOADED + self.sequence * IDLE
+
+    @property
+    def most(self) -> float:
+        return max(self.memory, self.issue) + LOADED + self.sequence * IDLE
 
 
 def has_tensor(body: list[sass.Instruction]) -> bool:
     return any(each.name.startswith("HMMA") for each in body)
 
 
-def instructions(code: sass.Code, iterations: float) -> float:
-    """Return the number of instructions that a warp executes at most."""
+def instructions(code: sass.Code, iterations: float, once: int) -> float:
+    """Return the number of instructions of a warp that executes `once` of them if the loop has one iteration."""
     bodies = [body for body in sass.loops(code.instructions) if any(each.wide_load or each.wide_copy for each in body)]
     body = min([each for each in bodies if has_tensor(each)] or bodies, key=len, default=[])
-    return len(code.instructions) + (iterations - 1) * len(body)
+    return once + (iterations - 1) * len(body)
 
 
 def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estimate:
@@ -177,15 +229,19 @@ def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estim
         in_flight = min(blocks * launch.threads * loads * 16.0, wanted)
         memory += wanted / min(gpu.bandwidth, in_flight / LOADED)
         left -= blocks
-    count = instructions(code, launch.iterations)
+    count = instructions(code, launch.iterations, len(code.instructions))
+    least = 0.0
+    if launch.path:
+        least = instructions(code, launch.iterations, sass.shortest_path(code.instructions, launch.path))
     before = sass.loads_in_sequence(code.instructions) if launch.before is None else launch.before
-    issue = count * warps * launch.blocks / (gpu.processors * 4 * gpu.clock)
+    rate = gpu.processors * 4 * gpu.clock / (warps * launch.blocks)
     return Estimate(
         launch.size / gpu.bandwidth,
         memory,
-        issue,
-        LOADED + (before + launch.after) * IDLE,
-        before + launch.after,
+        count / rate,
+        least / rate,
+        before,
+        launch.after,
         resident,
         loads,
         count,
@@ -193,20 +249,69 @@ def estimate(gpu: Gpu, launch: Launch, code: sass.Code, registers: int) -> Estim
     )
 
 
-def line(label: str, total: list[Estimate]) -> str:
-    bound = sum(e.bound for e in total)
-    least = sum(e.memory + e.fixed for e in total)
-    most = sum(max(e.memory, e.issue) + e.fixed for e in total)
-    first, shape = total[0], " " * 54
-    if len(total) == 1:
-        shape = f"{first.resident:>12}{first.loads:>7}{first.sequence:>10}"
-        shape += f"{first.instructions:>14.0f}{first.in_flight / 1e6:>11.1f}"
-    times = (bound, sum(e.memory for e in total), sum(e.issue for e in total), least, most)
-    return (
-        f"{label:<22}{shape}"
-        + "".join(f"{time * 1e6:>8.1f}" for time in times)
-        + f"{least / bound:>8.2f}{most / bound:>8.2f}"
+def pair(
+    shrink: Estimate, expand: Estimate, ahead: float, early: bool, first: bool = False, most: bool = False
+) -> float:
+    """Return the time of both kernels. ahead: bytes of B that shrink loads, as a part of the bytes of expand. first:
+    they arrive before A. most: warps execute all instructions."""
+    cached = ahead * expand.memory
+    begin = shrink.before * IDLE + LOADED
+    arrived = begin + shrink.memory + (cached if first else 0)
+    ended = max(arrived, begin + (shrink.issue if most else shrink.issue_least))
+    stored = ended + shrink.after * IDLE
+    started = ended if early else stored + LAUNCH
+    requested = started + expand.before * IDLE
+    return max(
+        max(begin + shrink.memory + cached, requested + LOADED) + expand.memory - cached,
+        requested + IDLE + cached / CACHE,
+        requested + IDLE + (expand.issue if most else expand.issue_least),
+        stored + 2 * IDLE if early else 0,
     )
+
+
+def times_text(times: tuple[float, ...], bound: float) -> str:
+    """Return the columns of times, of which the last two are estimates."""
+    return "".join(f"{time * 1e6:>8.1f}" for time in times) + "".join(f"{time / bound:>8.2f}" for time in times[-2:])
+
+
+def line(label: str, one: Estimate) -> str:
+    shape = f"{one.resident:>12}{one.loads:>7}{one.sequence:>10}{one.instructions:>14.0f}{one.in_flight / 1e6:>11.1f}"
+    return f"{label:<22}{shape}" + times_text((one.bound, one.memory, one.issue, one.least, one.most), one.bound)
+
+
+def both_line(gpu: Gpu, rank: int, both: list[Estimate], ahead: float) -> str:
+    bound = sum(e.bound for e in both)
+    times = (bound, sum(e.memory for e in both), sum(e.issue for e in both))
+    times += tuple(pair(*both, ahead, gpu.early, worst, worst) for worst in (False, True))
+    return f"{f'both, rank {rank}':<22}{'':54}" + times_text(times, bound)
+
+
+WAYS = ("limit", "separate", "ahead", "early", "ahead, early", "B first", "one launch", "three")
+
+
+def ways(gpu: Gpu, both: list[Estimate], ahead: float) -> list[float | None]:
+    """Return the limit and the estimates of WAYS, divided by the bound; None: the GPU does not support it."""
+    bound = sum(e.bound for e in both)
+    unsaved = dataclasses.replace(both[0], after=0)
+    three = [
+        dataclasses.replace(e, bound=3 * e.bound, memory=3 * e.memory, issue_least=3 * e.issue_least) for e in both
+    ]
+    times = [
+        IDLE + LOADED + bound,
+        pair(*both, 0, False),
+        pair(*both, ahead, False),
+        pair(*both, 0, True) if gpu.early else None,
+        pair(*both, ahead, True) if gpu.early else None,
+        pair(*both, ahead, gpu.early, True),
+        IDLE + max(pair(unsaved, both[1], ahead, True), both[0].least + 3 * IDLE),
+        pair(*three, ahead / 3, gpu.early) / 3,
+    ]
+    return [time and time / bound for time in times]
+
+
+def ways_line(rank: int, found: list[float | None]) -> str:
+    texts = "".join(f"{'-' if way is None else f'{way:.2f}':>14}" for way in found)
+    return f"{f'rank {rank}':<10}{texts}{'  the limit is above the goal, 1.3' if found[0] > GOAL else ''}"
 
 
 HEADING = (
@@ -217,7 +322,21 @@ HEADING = (
 )
 
 
-def table(gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[str, str], sass.Usage]) -> list[str]:
+Codes = dict[tuple[str, str], sass.Code]
+Usages = dict[tuple[str, str], sass.Usage]
+
+
+def lora(gpu: Gpu, rank: int, codes: Codes, usages: Usages) -> tuple[list[Estimate], float]:
+    """Return the estimates of shrink and expand, and the part of the bytes of expand that shrink loads."""
+    shapes = launches(rank)
+    both = [
+        estimate(gpu, launch, codes[gpu.arch, launch.code], usages[gpu.arch, launch.kernel].registers)
+        for launch in shapes
+    ]
+    return both, min(AHEAD * gpu.processors, shapes[1].weights) / shapes[1].size
+
+
+def table(gpu: Gpu, codes: Codes, usages: Usages) -> list[str]:
     """Return the lines for one GPU."""
 
     def one(launch: Launch) -> Estimate:
@@ -225,12 +344,15 @@ def table(gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[
 
     lines = [f"{gpu.name}: {gpu.processors} multiprocessors, {gpu.bandwidth / 1e12:.2f} TB/s, {gpu.clock / 1e9} GHz"]
     lines.append(HEADING)
-    for rank in (8, 16, 32, 64, 128):
-        both = [one(launch) for launch in launches(rank)]
-        lines += [line(f"lora_shrink, rank {rank}", both[:1]), line(f"lora_expand, rank {rank}", both[1:])]
-        lines.append(line(f"both, rank {rank}", both))
-    lines += [line(launch.kernel, [one(launch)]) for launch in COPIES]
-    return lines + attention(gpu, codes, usages)
+    others = []
+    for rank in RANKS:
+        both, ahead = lora(gpu, rank, codes, usages)
+        lines += [line(f"lora_shrink, rank {rank}", both[0]), line(f"lora_expand, rank {rank}", both[1])]
+        lines.append(both_line(gpu, rank, both, ahead))
+        others.append(ways_line(rank, ways(gpu, both, ahead)))
+    lines += [line(launch.kernel, one(launch)) for launch in COPIES]
+    names = f"{'ways':<10}" + "".join(f"{name:>14}" for name in WAYS)
+    return [*lines, names, *others, *attention(gpu, codes, usages)]
 
 
 def prefill(gpu: Gpu, size: int, code: sass.Code) -> str:
@@ -249,9 +371,7 @@ def prefill(gpu: Gpu, size: int, code: sass.Code) -> str:
     return f"{f'prefill {size}':<16}" + "".join(f"{t * 1e6:>10.1f}" for t in times) + f"{times[-1] / bound:>10.2f}"
 
 
-def attention(
-    gpu: Gpu, codes: dict[tuple[str, str], sass.Code], usages: dict[tuple[str, str], sass.Usage]
-) -> list[str]:
+def attention(gpu: Gpu, codes: Codes, usages: Usages) -> list[str]:
     """Return the lines of the attention kernels for one GPU."""
     lines = ["decode: head size and element, sequences x tokens"]
     for sequences, tokens in ((64, 4096), (1, 131072)):
@@ -260,12 +380,30 @@ def attention(
                 launch = decoding(size, int8, sequences, tokens)
                 registers = usages[gpu.arch, launch.kernel].registers
                 label = f"{launch.code[7:].replace('_', ' ')}, {sequences} x {tokens}"
-                lines.append(line(label, [estimate(gpu, launch, codes[gpu.arch, launch.code], registers)]))
+                lines.append(line(label, estimate(gpu, launch, codes[gpu.arch, launch.code], registers)))
     lines.append(f"{'':16}     bound    tensor    shared     issue  estimate  estimate/bound; us")
     return lines + [prefill(gpu, size, codes[gpu.arch, f"prefill_{size}_f16"]) for size in HEAD_SIZES]
 
 
+def page_table(codes: Codes, usages: Usages) -> str:
+    """Return the table of the LoRA kernels for docs/benchmarks.md."""
+    names = ("GPU", "rank", "bound, us", "estimate / bound", *WAYS)
+    lines = [f"| {' | '.join(names)} |", "|" + " --- |" * len(names)]
+    for gpu in GPUS:
+        for rank in RANKS:
+            both, ahead = lora(gpu, rank, codes, usages)
+            bound = sum(e.bound for e in both)
+            least, most = (pair(*both, ahead, gpu.early, worst, worst) / bound for worst in (False, True))
+            texts = ["-" if way is None else f"{way:.2f}" for way in ways(gpu, both, ahead)]
+            cells = (gpu.name, str(rank), f"{bound * 1e6:.1f}", f"{least:.2f} to {most:.2f}", *texts)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
+    if sys.argv[1:] not in ([], ["--write"]):
+        print("usage: roofline.py [--write]", file=sys.stderr)
+        return 2
     tool = sass.cuobjdump()
     image = sass.ROOT / "build" / "roofline" / "roofline.fatbin"
     if not tool or not image.exists():
@@ -275,6 +413,12 @@ def main() -> int:
     usages = {}
     for path in sass.IMAGES.glob("*.usage"):
         usages.update(sass.usages(path))
+    if sys.argv[1:]:
+        text = PAGE.read_text()
+        begin, end = (re.escape(f"<!-- {name} -->\n") for name in ("roofline", "end"))
+        new = page_table(codes, usages)
+        PAGE.write_text(re.sub(f"({begin}).*?({end})", lambda found: found[1] + new + found[2], text, flags=re.DOTALL))
+        return 0
     print(ASSUMPTIONS)
     for gpu in GPUS:
         known = any(arch == gpu.arch for arch, _ in codes)

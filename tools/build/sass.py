@@ -82,7 +82,7 @@ class Instruction:
         """The address to which it jumps, if it is a jump to a constant address."""
         if not self.name.startswith("BRA"):
             return None
-        found = re.fullmatch(r"(?:\w+, )*(?:`?\(?)0x([0-9a-f]+)\)?\s*", self.operands)
+        found = re.fullmatch(r"(?:[!~]?\w+, )*(?:`?\(?)0x([0-9a-f]+)\)?\s*", self.operands)
         return int(found[1], 16) if found else None
 
 
@@ -151,6 +151,49 @@ def loads_in_sequence(instructions: list[Instruction]) -> int:
         if each.guarded or not each.name.startswith(("BRA", "EXIT", "RET")) or "," in each.operands:
             heapq.heappush(paths, (ended, at + 1, flying))
     return 0
+
+
+def shortest_path(instructions: list[Instruction], wanted: tuple[int, int, int]) -> int:
+    """Return the least number of instructions that a warp issues from the first one to an end of a kernel, on a path
+    with a number of asynchronous copies, and then of tensor operations on fp16, and of stores of 16 bytes (or of 4, if
+    the kernel has no others)."""
+    place = {each.address: i for i, each in enumerate(instructions)}
+    store = "STG.E.128" if any(each.name.startswith("STG.E.128") for each in instructions) else "STG.E"
+    paths: list[tuple[int, int, tuple[int, int, int]]] = [(0, 0, wanted)]  # length, position, what is still wanted
+    seen = set()
+    while paths:
+        length, at, left = heapq.heappop(paths)
+        if at >= len(instructions) or (at, left) in seen:
+            continue
+        seen.add((at, left))
+        each = instructions[at]
+        if left[0]:
+            left = (left[0] - each.wide_copy, left[1], left[2])
+        elif each.name.startswith("HMMA") and "BF16" not in each.name:
+            left = (0, max(0, left[1] - 1), left[2])
+        elif each.name == store:
+            left = (0, left[1], max(0, left[2] - 1))
+        if each.name.startswith("EXIT") and not any(left):
+            return length + 1
+        target = int(each.operands.split("0x")[1], 16) if each.name.startswith("CALL.REL") else each.jumps_to
+        if target in place:
+            heapq.heappush(paths, (length + 1, place[target], left))
+        if each.guarded or not each.name.startswith(("BRA", "EXIT", "RET")) or "," in each.operands:
+            heapq.heappush(paths, (length + 1, at + 1, left))
+    raise ValueError("no such path")
+
+
+def loads_before_waits(instructions: list[Instruction]) -> list[int]:
+    """Return, for each wait for the kernel before this one (griddepcontrol.wait) that is not followed by the end, the
+    number of loads of 16 bytes since the previous wait or tensor operation."""
+    found, count = [], 0
+    for each, after in zip(instructions, instructions[1:]):
+        count += each.wide_load
+        if each.name.startswith("ACQBULK") and not after.name.startswith("EXIT"):
+            found.append(count)
+        if each.name.startswith(("ACQBULK", "HMMA")):
+            count = 0
+    return found
 
 
 def wide_loads_in_flight(instructions: list[Instruction]) -> int:
