@@ -327,19 +327,23 @@ static void cache_init(struct cache *cache, const char *policy, uint32_t capacit
 	memset(cache->nodes, 0xff, sizeof(cache->nodes));
 }
 
+static void cache_evict(struct cache *cache)
+{
+	uint32_t victim = eviction_victim(cache->eviction);
+
+	cache->nodes[eviction_key(cache->eviction, victim)] = EVICTION_NONE;
+	eviction_evict(cache->eviction, victim);
+	cache->kept--;
+}
+
 static bool cache_use(struct cache *cache, uint32_t key)
 {
 	if (cache->nodes[key] != EVICTION_NONE) {
 		eviction_touch(cache->eviction, cache->nodes[key]);
 		return true;
 	}
-	if (cache->kept == cache->capacity) {
-		uint32_t victim = eviction_victim(cache->eviction);
-
-		cache->nodes[eviction_key(cache->eviction, victim)] = EVICTION_NONE;
-		eviction_evict(cache->eviction, victim);
-		cache->kept--;
-	}
+	if (cache->kept == cache->capacity)
+		cache_evict(cache);
 	assert_int_equal(eviction_insert(cache->eviction, EVICTION_NONE, key, &cache->nodes[key]), 0);
 	cache->kept++;
 	return false;
@@ -385,12 +389,8 @@ static void test_loop_with_varying_room(void **state)
 	for (uint32_t i = 0; i < USES; i++) {
 		uint32_t room = i / 10000 % 2 ? 100 : 1000;
 
-		for (cache.capacity = room; cache.kept > room; cache.kept--) {
-			uint32_t victim = eviction_victim(cache.eviction);
-
-			cache.nodes[eviction_key(cache.eviction, victim)] = EVICTION_NONE;
-			eviction_evict(cache.eviction, victim);
-		}
+		for (cache.capacity = room; cache.kept > room;)
+			cache_evict(&cache);
 		hits += cache_use(&cache, i % 1500) && room == 1000;
 	}
 	eviction_destroy(cache.eviction);
@@ -535,6 +535,36 @@ static void test_first_use_decides(void **state)
 	assert_true(young_share(1 << 16) > 0.98);
 }
 
+/*
+ * Evict most keys, so that the policy adapts to less room several times. Return how many of the newest keys are among
+ * the LEFT ones that are left.
+ */
+enum { LEFT = YOUNG / 16 };
+
+static uint32_t newest_left(uint32_t uses)
+{
+	static struct cache cache;
+	uint64_t random = 7;
+	uint32_t used = 0, newest = 0;
+
+	cache_init(&cache, "adaptive", YOUNG, YOUNG);
+	for (uint32_t i = 0; i < uses; i++)
+		cache_use(&cache, young_any(&random, &used));
+	while (cache.kept > LEFT)
+		cache_evict(&cache);
+	for (uint32_t key = used - LEFT; key < used; key++)
+		newest += cache.nodes[key] != EVICTION_NONE;
+	eviction_destroy(cache.eviction);
+	return newest;
+}
+
+static void test_first_use_decides_in_less_room(void **state)
+{
+	(void)state;
+	for (uint32_t uses = USES / 4; uses < USES / 2; uses += 1000)
+		assert_true(newest_left(uses) > LEFT * 0.9);
+}
+
 /* After the first half of the uses, the number of uses decides, and the time since the first use misleads. */
 static void test_first_use_decides_no_more(void **state)
 {
@@ -569,6 +599,7 @@ int main(void)
 		cmocka_unit_test(test_constant_popularity),
 		cmocka_unit_test(test_changing_popularity),
 		cmocka_unit_test(test_first_use_decides),
+		cmocka_unit_test(test_first_use_decides_in_less_room),
 		cmocka_unit_test(test_first_use_decides_no_more),
 	};
 
