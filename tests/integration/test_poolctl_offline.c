@@ -501,7 +501,7 @@ static void test_offline_check(void **state)
 
 	result = poolctl("check", "-d", keeper->directory, "--offline", NULL);
 	expect(&result, FOUND);
-	expect_text(result.out, "1 findings");
+	expect_text(result.out, "1 finding");
 	expect_text(result.out, "not leased to the session");
 	result_free(&result);
 }
