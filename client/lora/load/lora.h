@@ -44,6 +44,7 @@ enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64 };
 /* The table of runs to which struct gpool_lora_matrix.more points: device memory that kernels read. */
 struct lora_runs {
 	uint64_t address; /* uint64_t[runs of the layout]; 0: no table */
+	bool in_tail;     /* a piece of the tail */
 	bool is_span;
 	struct gpool_span span;
 	struct gpool_block block;
