@@ -404,6 +404,38 @@ static void test_objects_are_evicted_first(void **state)
 	assert_int_equal(loaded_again, taken);
 }
 
+/*
+ * Objects are evicted before shared pages even if the pages were used slightly earlier, as when the engine is preempted
+ * in a load. Method: a page that was not used for long makes the difference between later uses small.
+ */
+static void test_pages_outlast_objects(void **state)
+{
+	enum { LONG_MS = 1000000 };
+	struct gpool_block block;
+	uint32_t pages, taken = 0;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	assert_int_equal(gpool_alloc(pools[0], 1, NULL, &block), 0);
+	assert_int_equal(gpool_unpin(pools[0], &block), 0);
+	atomic_store(&pools[0]->session.touch[block.page], pool_clock(pools[0]) - LONG_MS);
+	await_tick();
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		assert_int_equal(gpool_object_pin(entry_at(0, i)->object), 0);
+		assert_int_equal(gpool_object_unpin(entry_at(0, i)->object), 0);
+	}
+	await_tick();
+	pages = object_pages(0) + 1;
+	AWAIT(try_evict(admin, "p0", pages, &taken) == 0);
+	assert_int_equal(taken, pages);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		assert_false(tail_is_gone(pools[0], &entry_at(0, i)->tail));
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+}
+
 /* Evicted adapters, or only tails, are loaded again. A pinned adapter keeps its tail, and other tails beside it. */
 static void test_evicted(void **state)
 {
@@ -861,6 +893,7 @@ int main(int argc, char **argv)
 		TEST(packed),
 		TEST(tails_of_evicted_adapters),
 		TEST(objects_are_evicted_first),
+		TEST(pages_outlast_objects),
 		TEST(evicted),
 		TEST(only_tails_evicted),
 		TEST(two_engines),

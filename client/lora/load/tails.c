@@ -14,6 +14,11 @@
 #include <string.h>
 
 enum {
+	/*
+	 * the highest priority of a block, for pages with tails of several objects: even if such a page was used a
+	 * little earlier than an object, the object is evicted first
+	 */
+	PARTS_PRIORITY = 3,
 	TABLE_UNIT = 256, /* the sizes of all pieces are multiples, so that all runs are aligned to it */
 };
 
@@ -163,7 +168,7 @@ static void hole_add(struct tail_page *page, uint32_t at, uint32_t bytes)
 
 /* ---- pages ---- */
 
-static int page_alloc(struct gpool *pool, uint32_t flags, struct tail_page **made)
+static int page_alloc(struct gpool *pool, bool whole, uint32_t flags, struct tail_page **made)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct tail_page *page = calloc(1, sizeof(*page));
@@ -171,6 +176,7 @@ static int page_alloc(struct gpool *pool, uint32_t flags, struct tail_page **mad
 
 	options.usage = GPOOL_USAGE_LORA_WEIGHT;
 	options.flags = flags;
+	options.priority = whole ? 0 : PARTS_PRIORITY;
 	if (!error)
 		error = alloc_own(pool, 1, &options, 0, &page->block);
 	if (!error) {
@@ -295,7 +301,7 @@ static int piece_place_new(
 	int error;
 
 	pthread_mutex_unlock(&tails->lock);
-	error = page_alloc(pool, flags, &page);
+	error = page_alloc(pool, tail->whole, flags, &page);
 	pthread_mutex_lock(&tails->lock);
 	if (error)
 		return error;
