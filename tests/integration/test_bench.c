@@ -117,11 +117,12 @@ static void test_adapters_share_pages(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("-o", "json", "--runs", "1", "adapter_tails"), 0);
-	assert_int_equal(lines(read_text(tool.out)), 9);
+	assert_int_equal(lines(read_text(tool.out)), 10);
 	assert_true(figure("adapter_tails_shared_held") > 0);
 	assert_true(figure("adapter_tails_plain_held") > 0);
 	assert_true(figure("adapter_tails_plain") > 0);
 	assert_true(figure("adapter_tails_shared") > 0);
+	assert_true(figure("adapter_tails_large") < figure("adapter_tails_plain"));
 }
 
 static void test_names(void **state)

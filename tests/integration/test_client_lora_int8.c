@@ -303,7 +303,7 @@ UNWATCHED static bool is_expected_in_pieces(struct gpool_lora *in, uint32_t id)
 	uint64_t bytes = expected_bytes - gpool_page_bytes(worker);
 	bool same = !memcmp((const void *)(uintptr_t)entry->base, expected, bytes);
 
-	for (const struct tail_piece *piece = entry->tail.pieces; piece < entry->tail.pieces + entry->tail.count;
+	for (const struct tail_piece *piece = entry->tail.pieces; piece < entry->tail.pieces + tail_runs(&entry->tail);
 		piece++)
 		same &= !memcmp(
 			(const void *)(uintptr_t)piece->address, expected + bytes + piece->offset, piece->bytes);

@@ -7,6 +7,8 @@
  *
  * Method: generated adapters of different sizes, and a gpoold on host memory.
  */
+#include "client/core/span.h"
+#include "client/lora/load/tails_pack.h"
 #include "client/object/object.h"
 #include "tests/integration/lora_sets.h"
 #include "tests/lib/scale.h"
@@ -136,6 +138,100 @@ static void test_less_is_lost(void **state)
 	assert_true(room - bytes < 2 * (512 << 10));
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		release(0, i);
+}
+
+/* Assert that the table of runs of an adapter is a piece of its tail. Return: 0: the adapter has no table. */
+static uint64_t table_address(uint32_t engine, uint32_t adapter)
+{
+	const struct lora_entry *entry = entry_at(engine, adapter);
+	const struct tail_piece *table;
+	uint64_t address;
+
+	pthread_mutex_lock(&loras[engine]->lock);
+	address = entry->runs.address;
+	table = tail_table(&entry->tail);
+	assert_int_equal(table ? table->address : 0, address);
+	assert_int_equal(address != 0, tail_table_bytes(&entry->adapter->layout) != 0);
+	assert_true(!table || table->bytes >= tail_table_bytes(&entry->adapter->layout));
+	pthread_mutex_unlock(&loras[engine]->lock);
+	return address;
+}
+
+/* Keep loader threads from moving tails, or let them begin. */
+static void packing_set(uint32_t engine, bool packing)
+{
+	pthread_mutex_lock(&loras[engine]->lock);
+	loras[engine]->packing = packing;
+	tails_freed(loras[engine]);
+	pthread_mutex_unlock(&loras[engine]->lock);
+}
+
+static bool is_packed(uint32_t engine)
+{
+	bool packed;
+
+	pthread_mutex_lock(&loras[engine]->lock);
+	packed = !loras[engine]->unpacked && !loras[engine]->packing;
+	pthread_mutex_unlock(&loras[engine]->lock);
+	return packed;
+}
+
+/*
+ * Move the runs of an adapter that are in `page`, and undo it. The table must get another place in any case, because an
+ * acquisition during the copy uses the old one. Return: false if no page has room.
+ */
+static bool move_and_return(uint32_t engine, uint32_t adapter, const struct tail_page *page)
+{
+	struct tails *tails = &loras[engine]->tails;
+	const struct tail *from = &entry_at(engine, adapter)->tail;
+	struct tail to;
+	int error;
+
+	assert_int_equal(tail_pin(tails, pools[engine], from), 0);
+	error = tail_move(tails, pools[engine], from, page, &to);
+	assert_true(!error || error == -ENOSPC);
+	if (!error) {
+		assert_int_not_equal(tail_table(&to)->address, tail_table(from)->address);
+		tail_unpin(pools[engine], &to, GPOOL_FENCE_NONE);
+		tail_free(tails, pools[engine], &to, from);
+	}
+	tail_unpin(pools[engine], from, GPOOL_FENCE_NONE);
+	return !error;
+}
+
+/* The tables of runs need no pages of their own, and move with the tails. Requirements: L18. */
+static void test_tables(void **state)
+{
+	uint32_t tables = 0, moved = 0, returned = 0;
+	uint64_t before[ADAPTERS];
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		use(0, i);
+		before[i] = table_address(0, i);
+		tables += before[i] != 0;
+	}
+	assert_true(tables > 1);
+	assert_int_equal(span_pages(pools[0]), 0);
+	AWAIT(is_packed(0));
+	packing_set(0, true);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (i % 3 != 2)
+			assert_int_equal(gpool_lora_unload(loras[0], ids[0][i]), 0);
+	for (uint32_t i = 2; i < ADAPTERS; i += 3)
+		for (uint32_t p = 0; before[i] && p < entry_at(0, i)->tail.page_count; p++)
+			returned += move_and_return(0, i, entry_at(0, i)->tail.pages[p]);
+	assert_true(returned > 0);
+	packing_set(0, false);
+	AWAIT(is_packed(0));
+	for (uint32_t i = 2; i < ADAPTERS; i += 3) {
+		moved += table_address(0, i) != before[i];
+		use(0, i);
+		assert_int_equal(info_of(0, i).loads, 1);
+	}
+	assert_true(moved > 0);
+	assert_int_equal(span_pages(pools[0]), 0);
 }
 
 /* The room of removed adapters is used for others, and pages without adapters are freed. */
@@ -306,6 +402,38 @@ static void test_objects_are_evicted_first(void **state)
 			loaded_again += info_of(0, i).pages - 1; /* the last page is a tail */
 	}
 	assert_int_equal(loaded_again, taken);
+}
+
+/*
+ * Objects are evicted before shared pages even if the pages were used slightly earlier, as when the engine is preempted
+ * in a load. Method: a page that was not used for long makes the difference between later uses small.
+ */
+static void test_pages_outlast_objects(void **state)
+{
+	enum { LONG_MS = 1000000 };
+	struct gpool_block block;
+	uint32_t pages, taken = 0;
+
+	(void)state;
+	begin_with_engine();
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
+	assert_int_equal(gpool_alloc(pools[0], 1, NULL, &block), 0);
+	assert_int_equal(gpool_unpin(pools[0], &block), 0);
+	atomic_store(&pools[0]->session.touch[block.page], pool_clock(pools[0]) - LONG_MS);
+	await_tick();
+	for (uint32_t i = 0; i < ADAPTERS; i++) {
+		assert_int_equal(gpool_object_pin(entry_at(0, i)->object), 0);
+		assert_int_equal(gpool_object_unpin(entry_at(0, i)->object), 0);
+	}
+	await_tick();
+	pages = object_pages(0) + 1;
+	AWAIT(try_evict(admin, "p0", pages, &taken) == 0);
+	assert_int_equal(taken, pages);
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		assert_false(tail_is_gone(pools[0], &entry_at(0, i)->tail));
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		use(0, i);
 }
 
 /* Evicted adapters, or only tails, are loaded again. A pinned adapter keeps its tail, and other tails beside it. */
@@ -760,10 +888,12 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_teardown(test_##name, sets_end)
 	const struct CMUnitTest tests[] = {
 		TEST(less_is_lost),
+		TEST(tables),
 		TEST(room_is_used_again),
 		TEST(packed),
 		TEST(tails_of_evicted_adapters),
 		TEST(objects_are_evicted_first),
+		TEST(pages_outlast_objects),
 		TEST(evicted),
 		TEST(only_tails_evicted),
 		TEST(two_engines),

@@ -8,10 +8,11 @@
  *
  * Method: two tenants with three engines each, with two threads per engine, in a pool that holds a third of their
  * adapters. The adapters are private. Some engines keep copies on disk, in a shared folder; some in a warm pool, which
- * is also too small; some in both. Each weight is read, and compared by a checksum with the PEFT files. The steps of an
- * engine are random: acquire with and without waiting, prefetch, release at once and with fences, unload, register
- * again, allocate and overwrite other pages, open objects of the other tenant. At the end everything is released and
- * evicted, and every page of both pools must be free.
+ * is also too small; some in both. Some store the last pages of their adapters together (GPOOL_LORA_SHARE_PAGES). Each
+ * weight is read, and compared by a checksum with the PEFT files. The steps of an engine are random: acquire with and
+ * without waiting, prefetch, release at once and with fences, unload, register again, allocate and overwrite other
+ * pages, open objects of the other tenant. At the end everything is released and evicted, and every page of both pools
+ * must be free.
  *
  * With --broken, engines read adapters that they have released. Wrong weights must then be found; otherwise the test
  * could not fail.

@@ -418,10 +418,10 @@ static int lora_open(struct engine *engine, uint32_t way)
 	char kept[128];
 
 	snprintf(kept, sizeof(kept), "%s/%s", stage->counters.folder, engine->tenant);
-	options.flags = GPOOL_LORA_PRIVATE;
+	options.flags = GPOOL_LORA_PRIVATE | (way & 4 ? GPOOL_LORA_SHARE_PAGES : 0);
 	options.element = GPOOL_LORA_BF16;
 	options.load_threads = 2;
-	/* Use neither, one, or both. */
+	/* Use neither kind of copies, one, or both. */
 	if (way & 1)
 		options.cache_dir = kept;
 	if (way & 2)
@@ -445,7 +445,7 @@ static int engine_open(struct engine *engine, const char *directory)
 	if (!error) {
 		/* On a busy machine, the agent may get no CPU time for longer than 10 s. */
 		engine->pool->answer_ms = engine->warm->answer_ms = PATIENCE_MS;
-		error = lora_open(engine, chance_below(&engine->random, 4));
+		error = lora_open(engine, chance_below(&engine->random, 8));
 	}
 	for (uint32_t i = 0; i < THREADS && !error; i++)
 		error = gpool_stream_open(engine->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &engine->threads[i].stream);

@@ -1,13 +1,15 @@
 /*
  * bench_adapter_tails.c - adapters of 0.2 to 6 pages of 2 MiB in a pool for two thirds of them, with and without shared
- * pages (GPOOL_LORA_SHARE_PAGES).
+ * pages (GPOOL_LORA_SHARE_PAGES); and four times as many in a pool of four times the size, with shared pages.
  *
- * Both sets get the same random acquisitions (seeded). The agent evicts adapters, or pages with several tails, when a
- * load needs pages. The unused part includes everything in the pool that is not a weight of an adapter that is
- * completely resident: ends of pages, holes in shared pages, tails without their adapter, adapters without their tail.
+ * All sets get random acquisitions (seeded); the first two get the same ones. The agent evicts adapters, or pages with
+ * several tails, when a load needs pages. The unused part includes everything in pages with content that is not a
+ * weight of an adapter that is completely resident: ends of pages, holes in shared pages, tables of runs, tails without
+ * their adapter, adapters without their tail.
  */
 #include "tools/bench/bench.h"
 
+#include "shm/pool_segment.h"
 #include "tools/lib/adapter_make.h"
 
 #include <errno.h>
@@ -22,15 +24,16 @@
 
 enum {
 	PAGE_BYTES = 2 << 20,
-	POOL_PAGES = 100,
 	RANKS = 8,
 	LAYERS = 3,
-	OF_EACH = 4, /* adapters of each size */
-	ADAPTERS = RANKS * LAYERS * OF_EACH,
+	SIZES = RANKS * LAYERS,
+	OF_EACH_MAX = 16, /* adapters of each size */
+	ADAPTERS_MAX = SIZES * OF_EACH_MAX,
 	RANK_BYTES = 160 << 10, /* of a layer of adapter_make(), in 16 bits */
 	LOADS = 100,            /* per run */
-	PAUSE_MS = 25,  /* between acquisitions: the agent uses an order of eviction for 20 ms (EVICT_QUEUE_NS) */
-	LOOK_EACH = 10, /* acquisitions between two samples of the pool */
+	PAUSE_MS = 25, /* between acquisitions: the agent uses an order of eviction for 20 ms (EVICT_QUEUE_NS) */
+	PAUSE_BELOW_PAGES = 10, /* fill the pool without pauses down to this number of pages without content */
+	LOOK_EACH = 10,         /* acquisitions between two samples of the pool */
 	WAIT_MS = 60000,
 	HEADER_BYTES = 64 << 10, /* more than the header of a file of weights */
 };
@@ -41,12 +44,13 @@ struct tails {
 	struct bench *bench;
 	struct gpool *pool;
 	struct gpool_lora *lora;
-	uint64_t bytes[ADAPTERS];
-	uint32_t ids[ADAPTERS];
+	uint32_t pages, adapters; /* of the pool; used by the set */
+	uint64_t bytes[ADAPTERS_MAX];
+	uint32_t ids[ADAPTERS_MAX];
 	uint64_t random;
 };
 
-/* The figures of a set. */
+/* The figures of a set; FIGURES: not measured. */
 struct figures {
 	enum figure unused, held, loads, parts, time;
 };
@@ -85,14 +89,26 @@ static int adapter_write(struct tails *tails, uint32_t adapter)
 
 /* ---- the pool ---- */
 
+/* Return the number of pages without content: free, or idle in the session, which other sessions can take. */
+static uint32_t empty_pages(const struct tails *tails)
+{
+	const struct pool_header *header = pool_view(tails->bench->control)->header;
+	struct gpool_oom_info now = {.size = sizeof(now)};
+	uint32_t pages = atomic_load(&header->state_pages[PAGE_FREE]);
+
+	gpool_oom_info(tails->pool, &now);
+	for (uint32_t i = 0; i < now.holder_count; i++)
+		pages += now.holders[i].idle_pages;
+	return pages;
+}
+
 /* Add a sample of the pool: its unused part, in percent, and the number of resident adapters. */
 static int pool_look(const struct tails *tails, double *unused, double *held)
 {
-	struct gpool_oom_info pages = {.size = offsetof(struct gpool_oom_info, holder_count)};
 	uint64_t bytes = 0;
 	int error = 0;
 
-	for (uint32_t i = 0; i < ADAPTERS && !error; i++) {
+	for (uint32_t i = 0; i < tails->adapters && !error; i++) {
 		struct gpool_lora_info info = {.size = sizeof(info)};
 
 		error = gpool_lora_info(tails->lora, tails->ids[i], &info);
@@ -101,8 +117,7 @@ static int pool_look(const struct tails *tails, double *unused, double *held)
 		bytes += tails->bytes[i];
 		*held += 1;
 	}
-	gpool_oom_info(tails->pool, &pages);
-	*unused += 100 * (1 - (double)bytes / ((double)(POOL_PAGES - pages.free) * PAGE_BYTES));
+	*unused += 100 * (1 - (double)bytes / ((double)(tails->pages - empty_pages(tails)) * PAGE_BYTES));
 	return error;
 }
 
@@ -120,11 +135,19 @@ static uint64_t loads_of(const struct tails *tails, uint64_t *parts)
 
 /* ---- runs ---- */
 
-static int use(struct tails *tails, uint32_t adapter)
+/* Use a random adapter. */
+static int use(struct tails *tails)
 {
+	uint32_t adapter = random_next(&tails->random) % tails->adapters;
 	int error = gpool_lora_acquire(tails->lora, tails->ids[adapter], WAIT_MS);
 
 	return error ? error : gpool_lora_release(tails->lora, tails->ids[adapter], GPOOL_FENCE_NONE);
+}
+
+static void sample(const struct tails *tails, enum figure figure, double value)
+{
+	if (figure != FIGURES)
+		bench_sample(tails->bench, figure, value);
 }
 
 static int run(struct tails *tails, const struct figures *figures)
@@ -136,7 +159,7 @@ static int run(struct tails *tails, const struct figures *figures)
 
 	for (uses = 0; loads_of(tails, NULL) - first < LOADS && !error; uses++) {
 		begin_ns = own_time_ns();
-		error = use(tails, random_next(&tails->random) % ADAPTERS);
+		error = use(tails);
 		spent_ns += own_time_ns() - begin_ns;
 		poll(NULL, 0, PAUSE_MS);
 		if (error || uses % LOOK_EACH)
@@ -148,12 +171,11 @@ static int run(struct tails *tails, const struct figures *figures)
 		return error;
 	loads_of(tails, &parts);
 	parts -= parts_before;
-	bench_sample(tails->bench, figures->unused, unused / looks);
-	bench_sample(tails->bench, figures->held, held / looks);
-	bench_sample(tails->bench, figures->loads, 100.0 * (double)(LOADS - parts) / uses);
-	if (figures->parts != FIGURES)
-		bench_sample(tails->bench, figures->parts, 100.0 * (double)parts / uses);
-	bench_sample(tails->bench, figures->time, (double)spent_ns / 1e3 / uses);
+	sample(tails, figures->unused, unused / looks);
+	sample(tails, figures->held, held / looks);
+	sample(tails, figures->loads, 100.0 * (double)(LOADS - parts) / uses);
+	sample(tails, figures->parts, 100.0 * (double)parts / uses);
+	sample(tails, figures->time, (double)spent_ns / 1e3 / uses);
 	return 0;
 }
 
@@ -168,14 +190,17 @@ static int set_measure(struct tails *tails, uint32_t flags, const struct figures
 	options.rebalance_ms = UINT32_MAX;
 	tails->random = 1;
 	error = gpool_lora_create(tails->pool, &options, &tails->lora);
-	for (uint32_t i = 0; i < ADAPTERS && !error; i++) {
+	for (uint32_t i = 0; i < tails->adapters && !error; i++) {
 		snprintf(name, sizeof(name), "%u", i);
 		folder_of(tails->bench, i, folder);
 		error = gpool_lora_register(tails->lora, name, folder, &tails->ids[i], NULL);
 	}
 	/* Fill the pool. */
-	for (uint32_t i = 0; i < 2 * ADAPTERS && !error; i++)
-		error = use(tails, random_next(&tails->random) % ADAPTERS);
+	for (uint32_t i = 0; i < 2 * tails->adapters && !error; i++) {
+		error = use(tails);
+		if (empty_pages(tails) < PAUSE_BELOW_PAGES)
+			poll(NULL, 0, PAUSE_MS);
+	}
 	for (unsigned i = 0; i < tails->bench->runs && !error; i++)
 		error = run(tails, figures);
 	if (!error)
@@ -185,34 +210,54 @@ static int set_measure(struct tails *tails, uint32_t flags, const struct figures
 	return error;
 }
 
+/* Start a pool in which `of_each` adapters of each size have too little room. */
+static int pool_begin(struct tails *tails, uint32_t pages, uint32_t of_each)
+{
+	static const char *const calm[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1",
+		"eviction.start=100", "eviction.stop=99", NULL};
+	int error = daemon_start_device(tails->bench, (uint64_t)pages * PAGE_BYTES, PAGE_BYTES, calm);
+
+	tails->pages = pages;
+	tails->adapters = of_each * SIZES;
+	return error ? error : daemon_open(tails->bench, 0, &tails->pool);
+}
+
+static void pool_end(struct tails *tails)
+{
+	gpool_close(tails->pool);
+	tails->pool = NULL;
+	daemon_stop(tails->bench);
+}
+
 int bench_adapter_tails(struct bench *bench)
 {
 	static const struct figures plain = {FIGURE_adapter_tails_plain, FIGURE_adapter_tails_plain_held,
 					    FIGURE_adapter_tails_plain_loads, FIGURES, FIGURE_adapter_tails_plain_time},
 				    shared = {FIGURE_adapter_tails_shared, FIGURE_adapter_tails_shared_held,
 					    FIGURE_adapter_tails_shared_loads, FIGURE_adapter_tails_shared_parts,
-					    FIGURE_adapter_tails_shared_time};
-	static const char *const calm[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1",
-		"eviction.start=100", "eviction.stop=99", NULL};
+					    FIGURE_adapter_tails_shared_time},
+				    large = {FIGURE_adapter_tails_large, FIGURES, FIGURES, FIGURES, FIGURES};
 	static struct tails tails;
-	int error = daemon_start_device(bench, (uint64_t)POOL_PAGES * PAGE_BYTES, PAGE_BYTES, calm);
+	int error = 0;
 
-	if (error)
-		return error;
 	tails.bench = bench;
-	for (uint32_t i = 0; i < ADAPTERS && !error; i++)
+	for (uint32_t i = 0; i < ADAPTERS_MAX && !error; i++)
 		error = adapter_write(&tails, i);
 	if (!error)
-		error = daemon_open(bench, 0, &tails.pool);
+		error = pool_begin(&tails, 100, 4);
 	if (!error)
 		error = set_measure(&tails, 0, &plain);
 	if (!error)
-		error = daemon_evict(bench, POOL_PAGES) < 0 ? -EIO : 0;
+		error = daemon_evict(bench, tails.pages) < 0 ? -EIO : 0;
 	if (!error)
 		error = set_measure(&tails, GPOOL_LORA_SHARE_PAGES, &shared);
+	pool_end(&tails);
+	if (!error)
+		error = pool_begin(&tails, 400, OF_EACH_MAX);
+	if (!error)
+		error = set_measure(&tails, GPOOL_LORA_SHARE_PAGES, &large);
 	if (error)
 		bench_complain(bench, error, "cannot load adapters");
-	gpool_close(tails.pool);
-	daemon_stop(bench);
+	pool_end(&tails);
 	return error;
 }

@@ -289,7 +289,7 @@ int fail_adapter(uint32_t id)
 	return fail(-ENOENT, "no adapter %u is registered", id);
 }
 
-int fail_unacquired(const struct lora_entry *entry)
+static COLD int fail_unacquired(const struct lora_entry *entry)
 {
 	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
 }

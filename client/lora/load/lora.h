@@ -44,6 +44,7 @@ enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64 };
 /* The table of runs to which struct gpool_lora_matrix.more points: device memory that kernels read. */
 struct lora_runs {
 	uint64_t address; /* uint64_t[runs of the layout]; 0: no table */
+	bool in_tail;     /* a piece of the tail */
 	bool is_span;
 	struct gpool_span span;
 	struct gpool_block block;
@@ -208,8 +209,6 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 int fail_adapter(uint32_t id) __attribute__((noinline, cold));
 /* fail_used() - report by what an adapter is used; under the lock. Return: -EBUSY. */
 int fail_used(const struct lora_entry *entry) __attribute__((noinline, cold));
-/* fail_unacquired() - report that an adapter is not acquired; under the lock. Return: -EINVAL. */
-int fail_unacquired(const struct lora_entry *entry) __attribute__((noinline, cold));
 /* entry_of() - return the adapter with this number, or NULL; under the lock. */
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
 

@@ -22,12 +22,6 @@ static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, const
 	return piece ? piece->address : base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
-/* Return true if a matrix of the adapter has more than one run. */
-static bool has_further(const struct adapter_layout *layout)
-{
-	return layout->header->runs > 2 * layout->header->modules;
-}
-
 static int table_alloc(struct gpool *pool, uint64_t bytes, uint32_t flags, struct lora_runs *runs)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -91,11 +85,15 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, const struct tail *tail,
 	uint32_t flags, struct lora_runs *runs)
 {
-	int error;
+	const struct tail_piece *table = tail_table(tail);
+	int error = 0;
 
-	if (!has_further(layout))
+	if (!tail_table_bytes(layout))
 		return 0;
-	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), flags, runs);
+	if (table)
+		*runs = (struct lora_runs){.address = table->address, .in_tail = true};
+	else
+		error = table_alloc(loader->lora->pool, tail_table_bytes(layout), flags, runs);
 	if (!error)
 		error = table_write(loader, layout, base, tail, runs->address);
 	if (error && !pool_gpu_failed(loader->lora->pool)) /* otherwise queued copies may still write to it */
@@ -109,7 +107,7 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
 		return;
 	if (runs->is_span)
 		gpool_span_free(lora->pool, &runs->span);
-	else
+	else if (!runs->in_tail)
 		gpool_free(lora->pool, &runs->block);
 	*runs = (struct lora_runs){0};
 }

@@ -60,7 +60,7 @@ static int tail_put(const struct sink *sink, const uint8_t *image)
 	const struct tail *tail = &sink->load->tail;
 	int error = 0;
 
-	for (const struct tail_piece *piece = tail->pieces; piece < tail->pieces + tail->count && !error; piece++)
+	for (const struct tail_piece *piece = tail->pieces; piece < tail->pieces + tail_runs(tail) && !error; piece++)
 		if (sink->loader->stage)
 			error = gpool_copy(pool_of(sink), sink->loader->stream, piece->address,
 				(uintptr_t)image + piece->offset, piece->bytes);

@@ -13,6 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+	/*
+	 * the highest priority of a block, for pages with tails of several objects: even if such a page was used a
+	 * little earlier than an object, the object is evicted first
+	 */
+	PARTS_PRIORITY = 3,
+	TABLE_UNIT = 256, /* the sizes of all pieces are multiples, so that all runs are aligned to it */
+};
+
 struct hole {
 	uint32_t at, bytes;
 };
@@ -159,7 +168,7 @@ static void hole_add(struct tail_page *page, uint32_t at, uint32_t bytes)
 
 /* ---- pages ---- */
 
-static int page_alloc(struct gpool *pool, uint32_t flags, struct tail_page **made)
+static int page_alloc(struct gpool *pool, bool whole, uint32_t flags, struct tail_page **made)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct tail_page *page = calloc(1, sizeof(*page));
@@ -167,6 +176,7 @@ static int page_alloc(struct gpool *pool, uint32_t flags, struct tail_page **mad
 
 	options.usage = GPOOL_USAGE_LORA_WEIGHT;
 	options.flags = flags;
+	options.priority = whole ? 0 : PARTS_PRIORITY;
 	if (!error)
 		error = alloc_own(pool, 1, &options, 0, &page->block);
 	if (!error) {
@@ -291,7 +301,7 @@ static int piece_place_new(
 	int error;
 
 	pthread_mutex_unlock(&tails->lock);
-	error = page_alloc(pool, flags, &page);
+	error = page_alloc(pool, tail->whole, flags, &page);
 	pthread_mutex_lock(&tails->lock);
 	if (error)
 		return error;
@@ -334,9 +344,20 @@ static void matrix_pieces(const struct adapter_layout *layout, const struct adap
 	}
 }
 
+/* Add the table of runs after the runs, if it is small. */
+static void table_piece(const struct adapter_layout *layout, struct tail *tail)
+{
+	uint64_t bytes = tail_table_bytes(layout);
+
+	tail->has_table = bytes && bytes <= layout->header->page_bytes / 2;
+	if (tail->has_table)
+		tail->pieces[tail->count++] = (struct tail_piece){.run = layout->header->runs,
+			.bytes = (uint32_t)(bytes + TABLE_UNIT - 1) / TABLE_UNIT * TABLE_UNIT};
+}
+
 static int pieces_list(const struct adapter_layout *layout, struct tail *tail)
 {
-	uint32_t count = 0;
+	uint32_t count = 1; /* the table */
 
 	for (uint32_t i = 0; i < layout->header->runs; i++)
 		count += layout->runs[i].page == layout->header->pages - 1;
@@ -351,6 +372,7 @@ static int pieces_list(const struct adapter_layout *layout, struct tail *tail)
 		matrix_pieces(layout, &module->a, module->in, module->rank, tail);
 		matrix_pieces(layout, &module->b, module->out, module->rank, tail);
 	}
+	table_piece(layout, tail);
 	return 0;
 }
 
@@ -542,14 +564,17 @@ bool tail_has(const struct tail *tail, const struct tail_page *page)
 	return has_page(tail, page);
 }
 
-/* Place a piece again if it is in `page`; otherwise keep its place. `from` is pinned. Under the lock. */
+/*
+ * Place a piece again if it is in `page`, or if `again` is set; otherwise keep its place. `from` is pinned. Under the
+ * lock.
+ */
 static int piece_move(struct tails *tails, struct gpool *pool, const struct tail_piece *from,
-	const struct tail_page *page, struct tail *to, struct tail_piece *piece)
+	const struct tail_page *page, bool again, struct tail *to, struct tail_piece *piece)
 {
 	int error;
 
 	*piece = *from;
-	if (from->page == page) {
+	if (from->page == page || again) {
 		piece->page = NULL;
 		while ((error = piece_place(tails, pool, to, piece)) == -ESTALE)
 			;
@@ -572,6 +597,7 @@ int tail_move(
 
 	*to = (struct tail){.pieces = calloc(from->count, sizeof(*to->pieces)),
 		.pages = calloc(from->count, sizeof(*to->pages)),
+		.has_table = from->has_table,
 		.whole = from->whole};
 	if (!to->pieces || !to->pages) {
 		arrays_free(to);
@@ -579,7 +605,9 @@ int tail_move(
 	}
 	pthread_mutex_lock(&tails->lock);
 	while (to->count < from->count && !error) {
-		error = piece_move(tails, pool, &from->pieces[to->count], page, to, &to->pieces[to->count]);
+		const struct tail_piece *piece = &from->pieces[to->count];
+
+		error = piece_move(tails, pool, piece, page, piece == tail_table(from), to, &to->pieces[to->count]);
 		to->count++;
 	}
 	pthread_mutex_unlock(&tails->lock);

@@ -3,8 +3,8 @@
  *
  * With GPOOL_LORA_SHARE_PAGES, the object of an adapter contains all of its pages except the last. The runs of the last
  * page, the tail, are stored in shared pages instead, each run where there is room. Kernels find runs by their
- * addresses, so a tail may be scattered. An adapter that is smaller than a page has only a tail; it shares pages with
- * adapters like it.
+ * addresses, so a tail may be scattered. The table of these addresses is stored in the shared pages, too. An adapter
+ * that is smaller than a page has only a tail; it shares pages with adapters like it.
  *
  * A shared page is a block of this process, which no other process reads. It is pinned while one of its adapters is
  * pinned, and may be evicted otherwise; its adapters then lose their tails. While an adapter is not used, its runs may
@@ -32,12 +32,12 @@ struct tails {
 	bool grew; /* tails_grew() */
 };
 
-/* A run of a tail. */
+/* A run of a tail, or the table of runs. */
 struct tail_piece {
 	struct tail_page *page;
 	uint64_t address;
-	uint32_t run;    /* index in the layout */
-	uint32_t offset; /* in the image of the adapter's last page */
+	uint32_t run;    /* index in the layout; the table: the number of runs of the layout */
+	uint32_t offset; /* in the image of the adapter's last page, which does not contain the table */
 	uint32_t bytes;
 	uint32_t at; /* in the shared page */
 };
@@ -47,7 +47,8 @@ struct tail {
 	uint32_t count;
 	struct tail_page **pages; /* [page_count] the pages of the pieces, each once */
 	uint32_t page_count;
-	bool whole; /* the adapter has no other page */
+	bool has_table; /* the last piece is the table of runs */
+	bool whole;     /* the adapter has no other page */
 };
 
 /* tails_begin() - begin without pages. tails_end() - Free the memory of `tails` after all tails have been freed. */
@@ -67,7 +68,17 @@ bool tails_grew(struct tails *tails);
 void tails_touch(struct tails *tails, struct gpool *pool);
 
 /*
- * tail_make() - place the runs of an adapter's last page. The pages are pinned once for the caller.
+ * tail_table_bytes() - return the size of the table of runs, uint64_t[runs of the layout]; 0: kernels need no table,
+ * because each matrix has one run.
+ */
+static inline uint64_t tail_table_bytes(const struct adapter_layout *layout)
+{
+	return layout->header->runs > 2 * layout->header->modules ? layout->header->runs * sizeof(uint64_t) : 0;
+}
+
+/*
+ * tail_make() - place the runs of an adapter's last page, and the table of runs if it has at most half a page. The
+ * pages are pinned once for the caller.
  *
  * @flags: GPOOL_ALLOC_* of pages that are allocated
  *
@@ -100,9 +111,10 @@ void tail_unpin(struct gpool *pool, const struct tail *tail, struct gpool_fence 
  * NULL.
  * tails_choose_end() - return true if the page was empty and is freed.
  * tail_has() - return true if a run of the tail is in the page.
- * tail_move() - place the runs that are in `page` in other pages, without copying their content. The caller has pinned
- * `from`. All pages of `to` are pinned once for the caller, which frees one of the two tails. Return: 0; -ENOSPC: no
- * room; or as gpool_pin(), -ENOMEM, with an empty `to`.
+ * tail_move() - place the runs that are in `page` in other pages, without copying their content, and find a new place
+ * for the table, so that the old one stays valid. The caller has pinned `from`. All pages of `to` are pinned once for
+ * the caller, which frees one of the two tails. Return: 0; -ENOSPC: no room; or as gpool_pin(), -ENOMEM, with an empty
+ * `to`.
  */
 void tails_stay(struct tails *tails, const struct tail *tail, bool stay);
 struct tail_page *tails_choose(struct tails *tails, const struct gpool *pool);
@@ -113,5 +125,17 @@ int tail_move(struct tails *tails, struct gpool *pool, const struct tail *from, 
 
 /* tail_piece_of() - return the piece with this run, or NULL. */
 const struct tail_piece *tail_piece_of(const struct tail *tail, uint32_t run);
+
+/* tail_runs() - return the number of pieces that are runs. */
+static inline uint32_t tail_runs(const struct tail *tail)
+{
+	return tail->count - tail->has_table;
+}
+
+/* tail_table() - return the place of the table of runs, or NULL. */
+static inline const struct tail_piece *tail_table(const struct tail *tail)
+{
+	return tail->has_table ? &tail->pieces[tail->count - 1] : NULL;
+}
 
 #endif

@@ -10,14 +10,14 @@
 #include <errno.h>
 #include <string.h>
 
-/* Copy the runs whose places differ, and wait for the copies. */
+/* Copy the runs whose places differ, without the table, and wait for the copies. */
 static int content_copy(struct lora_loader *loader, const struct tail *from, const struct tail *to)
 {
 	struct gpool *pool = loader->lora->pool;
 	struct gpool_fence fence;
 	int error = 0, late;
 
-	for (uint32_t i = 0; i < from->count && !error; i++) {
+	for (uint32_t i = 0; i < tail_runs(from) && !error; i++) {
 		const struct tail_piece *source = &from->pieces[i], *target = &to->pieces[i];
 
 		if (source->address == target->address)
