@@ -7,7 +7,8 @@
 CUDA_HOME ?= $(firstword $(patsubst %/include/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h build/cuda/include/cuda.h)) /usr/local/cuda)
 CUDA_INCLUDE ?= $(patsubst %/cuda.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
 	$(CUDA_HOME)/targets/*/include/cuda.h)))
-CUDA_BACKEND_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard cuda/gpu_cuda*.c) tests/unit/test_cuda_kernel.c)
+CUDA_BACKEND_OBJ := $(foreach folder,obj obj/faults,$(patsubst %.c,$(B)/$(folder)/%.o,$(wildcard cuda/gpu_cuda*.c))) \
+	$(B)/obj/tests/unit/test_cuda_kernel.o
 ifeq ($(CUDA_INCLUDE),none)
 $(CUDA_BACKEND_OBJ): ALL_CFLAGS += -DGPOOL_WITHOUT_CUDA
 else ifneq ($(CUDA_INCLUDE),)
