@@ -216,7 +216,7 @@ static void test_thread_cache(void **state)
 	expect_abort(push_beyond_the_pool, "run of 3 pages at page 98 in a pool of 100");
 	expect_abort(push_over_the_magazine, "5 pages in a magazine of 4");
 	expect_abort(push_over_the_runs, "12 pages in runs, at most 10");
-	expect_abort(push_with_wrong_sum, "5 pages in 1 run,, which have 2");
+	expect_abort(push_with_wrong_sum, "5 pages in 1 run, which have 2");
 	expect_abort(pop_damaged_word, "run at page 3: word 0x0");
 	push_fits();
 }
