@@ -408,6 +408,8 @@ class Signals(AgentTest):
                 with self.assertRaises(gpool.TimedOut):
                     while True:  # until the eviction has begun
                         block.touch()
+                        if evicted.done():  # it found the block only while it was touched
+                            evicted = threads.submit(self.agent.evict)
                 self.interrupt(block.free)
                 self.interrupt(block.pin)
                 os.kill(self.mover(), signal.SIGCONT)
