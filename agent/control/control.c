@@ -113,8 +113,7 @@ static int answer_limit(struct exchange *x)
 	if (minima_of(pool, tenant) + minimum > pool->segment.header->reserved_first)
 		return exchange_fail(x, -ERANGE,
 			"a minimum of %u page%s raises the sum of the minima of all tenants to %llu page%s; the pool "
-			"can "
-			"lease %u page%s",
+			"can lease %u page%s",
 			minimum, plural(minimum), (unsigned long long)(minima_of(pool, tenant) + minimum),
 			plural(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first,
 			plural(pool->segment.header->reserved_first));

@@ -50,8 +50,7 @@ int options_read(void *to, size_t known, const void *from)
 		if (((const unsigned char *)from)[i])
 			return fail(-E2BIG,
 				"the options have %u byte%s, of which byte %zu is not zero, but this library knows "
-				"only "
-				"the first %zu byte%s",
+				"only the first %zu byte%s",
 				size, plural(size), i, known, plural(known));
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);

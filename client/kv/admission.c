@@ -45,8 +45,7 @@ static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
 	else
 		fail(error,
 			"%u block%s needed; the cache has %u block%s, of which %u are not in use, %u are available, "
-			"and "
-			"%u must stay free (watermark_blocks)",
+			"and %u must stay free (watermark_blocks)",
 			blocks, plural(blocks), kv->blocks.blocks, plural(kv->blocks.blocks), need.free_blocks,
 			need.available_blocks, need.watermark_blocks);
 }

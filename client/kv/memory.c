@@ -52,8 +52,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	if (!kv->block_bytes)
 		return fail(-EINVAL,
 			"the shape contains 0, or a block has more than 2^40 bytes: %u layer%s, %u heads of %u "
-			"elements "
-			"of %u byte%s",
+			"elements of %u byte%s",
 			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, kv->shape.head_size,
 			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes));
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;

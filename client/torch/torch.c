@@ -221,8 +221,7 @@ static void tell_shortage(struct device *device, struct gpool *pool, ssize_t siz
 	}
 	tell(device, -ENOSPC,
 		"cannot allocate %zd bytes on device %d: %u page%s needed, %u free, %u pinned%s; see 'poolctl pins' "
-		"and "
-		"'poolctl regions'",
+		"and 'poolctl regions'",
 		size, index, shortage.needed, shortage.needed == 1 ? "" : "s", shortage.free, shortage.pinned, holders);
 }
 

@@ -29,6 +29,15 @@ class CacheTest(AgentTest):
         self.scratch = self.pool.alloc(2)
         self.memory = torch.from_dlpack(self.scratch.view("uint8"))
 
+    def use_int8(self) -> None:
+        """Replace the cache by one whose blocks are int8."""
+        del self.raw
+        self.cache.close()
+        self.cache = self.pool.create_kv_cache(
+            LAYERS, KV_HEADS, SIZE, self.stream, block_tokens=BLOCK, max_blocks=30, watermark_blocks=0, int8=True
+        )
+        self.raw = torch.from_dlpack(self.cache.view())
+
     def tearDown(self) -> None:
         del self.raw, self.memory
         self.scratch.free()

@@ -215,13 +215,8 @@ class FlashInfer(CacheTest):
 
     def test_int8(self) -> None:
         """FlashInfer finds the codes that gpool_kv_write() stores, by the layout that gpool describes, which is NHD."""
-        del self.raw
-        self.cache.close()
-        self.cache = self.pool.create_kv_cache(
-            LAYERS, KV_HEADS, SIZE, self.stream, block_tokens=BLOCK, max_blocks=30, watermark_blocks=0, int8=True
-        )
+        self.use_int8()
         layout = self.cache.layout
-        self.raw = torch.from_dlpack(self.cache.view())
         sequence = self.cache.allocate(LENGTHS[-1])
         table = self.cache.table(sequence)
         slots = torch.tensor([table[j // BLOCK] * BLOCK + j % BLOCK for j in range(LENGTHS[-1])])

@@ -101,13 +101,8 @@ class Layouts(CacheTest):
         return codes, scales
 
     def test_int8(self) -> None:
-        del self.raw
-        self.cache.close()
-        self.cache = self.pool.create_kv_cache(
-            LAYERS, KV_HEADS, SIZE, self.stream, block_tokens=BLOCK, max_blocks=30, watermark_blocks=0, int8=True
-        )
+        self.use_int8()
         layout = self.cache.layout
-        self.raw = torch.from_dlpack(self.cache.view())
         sequences = [self.cache.allocate(length) for length in LENGTHS]
         slots = torch.cat(
             [

@@ -115,8 +115,7 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 		status->front_restarts, plural(status->front_restarts));
 	doctor_advise(doctor,
 		"an upgrade and a restart of the agent restart it, too; for other causes, such as invalid messages, "
-		"see "
-		"the log of gpoold");
+		"see the log of gpoold");
 }
 
 /* Check the mover of each pool, and how it accesses the spill file. */
