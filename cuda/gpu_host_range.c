@@ -673,9 +673,12 @@ void host_use_populate(struct gpu_host *host, const struct host_use *use)
 	granule = (use->va - use->range->va + host->granularity - 1) / host->granularity;
 	end = (use->va + use->bytes - use->range->va) / host->granularity;
 	while ((count = run_unpopulated(host, use->range->granules, &granule, end)) > 0) {
-		/* Linux before 5.14 has no such advice. The operation works without it. */
+		/*
+		 * The mapping is shared, so this advice maps the pages for writing, too, several by one fault. Linux
+		 * before 5.14 has no such advice. The operation works without it.
+		 */
 		madvise((void *)(use->range->va + granule * host->granularity), count * host->granularity,
-			MADV_POPULATE_WRITE);
+			MADV_POPULATE_READ);
 		granule += count;
 	}
 }

@@ -165,11 +165,14 @@ static int fill_execute(struct gpu_host *host, const struct operation *operation
 	uint32_t *words = (uint32_t *)operation->to.va;
 	int rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
 
-	if (rc == 0)
-		host_use_populate(host, &operation->to);
-	for (uint64_t i = 0; rc == 0 && i < operation->to.bytes / sizeof(*words); i++)
+	if (rc < 0)
+		return rc;
+	host_use_populate(host, &operation->to);
+	if (!operation->value) /* several times faster */
+		memset(words, 0, operation->to.bytes);
+	for (uint64_t i = 0; operation->value && i < operation->to.bytes / sizeof(*words); i++)
 		words[i] = (uint32_t)operation->value;
-	return rc;
+	return 0;
 }
 
 static int operation_execute(struct gpu_host *host, const struct operation *operation)
