@@ -1,7 +1,8 @@
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from ._block import Block as _Block
 from ._block import Pin as _Pin
+from ._errors import Error
 from ._handle import Handle
 from ._options import Usage
 from ._pool import Pool as _Pool
@@ -88,6 +89,23 @@ class Range:
     def decommit(self, first: int, count: int, after: Optional[_Fence] = None) -> None: ...
     def offer(self, first: int, count: int, after: Optional[_Fence] = None) -> None: ...
     def reclaim(self, first: int, count: int) -> bytes: ...
+
+COMMIT: int
+LEAVE: int
+OFFER: int
+RECLAIM: int
+MAP: int
+PUBLISH: int
+RENEW: int
+
+class Chunks:
+    def __new__(
+        cls: Type[_Self], handle: Handle, pool: _Pool, count: int, pages: int, key: bytes, private: bool, /
+    ) -> _Self: ...
+    def execute(self, operations: Sequence[Tuple[Any, ...]], timeout_ms: int, /) -> Tuple[int, Optional[Error]]: ...
+    def map(self, chunk: int, name: bytes, /) -> Tuple[int, int, int, bytes]: ...
+    def pinned(self) -> List[int]: ...
+    def lost(self) -> List[int]: ...
 
 class KvCache:
     handle: Handle

@@ -328,7 +328,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (!module)
 		return NULL;
 	if (guard_add(module) || wait_add(module) || fence_add(module) || block_add(module) || range_add(module) ||
-		kv_add(module)) {
+		chunks_add(module) || kv_add(module)) {
 		Py_DECREF(module);
 		return NULL;
 	}

@@ -14,13 +14,16 @@
  * passes their addresses to bind(), so that a process has only one copy of the library, wherever it was found.
  */
 #define NATIVE_CALLS(call) \
-	call(gpool_wait_check) call(gpool_alloc) call(gpool_free) call(gpool_free_after) call(gpool_discard) \
-		call(gpool_pin) call(gpool_unpin) call(gpool_unpin_after) call(gpool_touch) call(gpool_address) \
-			call(gpool_range_commit) call(gpool_range_decommit) call(gpool_range_offer) \
-				call(gpool_range_reclaim) call(gpool_fence_record) call(gpool_fence_done) \
-					call(gpool_fence_wait) call(gpool_fence_signal) call(gpool_kv_allocate) \
-						call(gpool_kv_append) call(gpool_kv_fork) call(gpool_kv_free) \
-							call(gpool_kv_table)
+	call(gpool_wait_check) call(gpool_alloc) call(gpool_free) call(gpool_free_after) call(gpool_discard) call( \
+		gpool_pin) call(gpool_unpin) call(gpool_unpin_after) call(gpool_touch) call(gpool_address) \
+		call(gpool_range_commit) call(gpool_range_decommit) call(gpool_range_offer) call(gpool_range_reclaim) \
+			call(gpool_fence_record) call(gpool_fence_done) call(gpool_fence_wait) \
+				call(gpool_fence_signal) call(gpool_kv_allocate) call(gpool_kv_append) \
+					call(gpool_kv_fork) call(gpool_kv_free) call(gpool_kv_table) \
+						call(gpool_range_publish) call(gpool_range_map) \
+							call(gpool_range_unmap) call(gpool_object_pin) \
+								call(gpool_object_unpin) call(gpool_object_info) \
+									call(gpool_object_get)
 
 struct native_calls {
 #define NATIVE_MEMBER(name) __typeof__(&name) name;
@@ -138,6 +141,7 @@ int guard_add(PyObject *module);
 int wait_add(PyObject *module);
 int block_add(PyObject *module);
 int range_add(PyObject *module);
+int chunks_add(PyObject *module);
 int kv_add(PyObject *module);
 int fence_add(PyObject *module);
 

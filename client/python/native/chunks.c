@@ -1,0 +1,521 @@
+/*
+ * chunks.c - the type Chunks: equal parts of an elastic range, each with committed pages, an object, or nothing.
+ *
+ * gpool.vllm executes the operations of a step in one call. Between them, its thread would take the interpreter's lock,
+ * and the thread that computes would have to wait for it.
+ */
+#include "native.h"
+
+#include <errno.h>
+
+/* The operations; gpool.vllm describes them in its class Action. */
+enum action { COMMIT, LEAVE, OFFER, RECLAIM, MAP, PUBLISH, RENEW, ACTIONS };
+
+enum { LOST = 1 }; /* result of RECLAIM: the agent has taken pages */
+
+struct chunk {
+	struct gpool_object *object; /* NULL: none */
+	bool pinned;
+};
+
+/* The objects end with the pool. */
+struct chunks {
+	PyObject_HEAD struct guard *range;
+	PyObject *pool, *key;
+	struct chunk *list; /* [count] */
+	uint32_t count, pages;
+	bool private, busy;
+};
+
+struct operation {
+	int action;
+	uint32_t chunk;
+	long long follows; /* PUBLISH: chunk with the object that is evicted after this one; below 0: none */
+	const char *name;  /* PUBLISH: of the object */
+	const char *value; /* PUBLISH: metadata */
+	Py_ssize_t bytes;
+};
+
+static const struct gpool_fence no_fence;
+
+/* ---- operations, without the interpreter's lock ---- */
+
+static int chunk_unmap(struct gpool_range *range, struct chunk *chunk)
+{
+	int error;
+
+	if (!chunk->object)
+		return 0;
+	if (chunk->pinned) {
+		error = lib.gpool_object_unpin(chunk->object);
+		if (error && error != -ESTALE)
+			return error;
+		chunk->pinned = false;
+	}
+	error = lib.gpool_range_unmap(range, chunk->object);
+	if (!error)
+		chunk->object = NULL;
+	return error;
+}
+
+static int chunk_leave(const struct chunks *chunks, struct gpool_range *range, uint32_t index)
+{
+	int error = chunk_unmap(range, &chunks->list[index]);
+
+	return error ? error : lib.gpool_range_decommit(range, index * chunks->pages, chunks->pages, no_fence);
+}
+
+/* Give a chunk pages: its own if they were not taken. After an error it has none. */
+static int chunk_commit(const struct chunks *chunks, struct gpool_range *range, uint32_t index, int timeout_ms)
+{
+	uint32_t first = index * chunks->pages;
+	int error = chunk_unmap(range, &chunks->list[index]);
+
+	if (error)
+		return error;
+	error = lib.gpool_range_commit(range, first, chunks->pages, timeout_ms);
+	if (error) /* some may have been offered, and not taken */
+		lib.gpool_range_decommit(range, first, chunks->pages, no_fence);
+	return error;
+}
+
+static int chunk_offer(const struct chunks *chunks, struct gpool_range *range, uint32_t index)
+{
+	struct chunk *chunk = &chunks->list[index];
+
+	if (!chunk->object)
+		return lib.gpool_range_offer(range, index * chunks->pages, chunks->pages, no_fence);
+	if (!chunk->pinned)
+		return 0;
+	chunk->pinned = false;
+	return lib.gpool_object_unpin(chunk->object);
+}
+
+static int chunk_reclaim(const struct chunks *chunks, struct gpool_range *range, uint32_t index)
+{
+	struct chunk *chunk = &chunks->list[index];
+	int result;
+
+	if (!chunk->object) {
+		result = lib.gpool_range_reclaim(range, index * chunks->pages, chunks->pages, NULL);
+		return result > 0 ? LOST : result;
+	}
+	result = chunk->pinned ? 0 : lib.gpool_object_pin(chunk->object);
+	chunk->pinned |= !result;
+	return result;
+}
+
+static int chunk_publish(
+	const struct chunks *chunks, struct gpool_range *range, const struct operation *operation, const char *key)
+{
+	struct gpool_range_publish_options options = GPOOL_RANGE_PUBLISH_OPTIONS_INIT;
+	struct chunk *chunk = &chunks->list[operation->chunk];
+	struct gpool_object *made;
+	int error;
+
+	options.flags = chunks->private ? GPOOL_OBJECT_PRIVATE : 0;
+	options.follows = operation->follows < 0 ? NULL : chunks->list[operation->follows].object;
+	options.key = key;
+	options.value = operation->value;
+	options.value_bytes = (uint64_t)operation->bytes;
+	error = lib.gpool_range_publish(
+		range, operation->chunk * chunks->pages, chunks->pages, operation->name, &options, &made);
+	if (!error)
+		*chunk = (struct chunk){.object = made, .pinned = true};
+	return error;
+}
+
+static int execute_one(const struct chunks *chunks, struct gpool_range *range, const struct operation *operation,
+	const char *key, int timeout_ms)
+{
+	switch (operation->action) {
+	case LEAVE: return chunk_leave(chunks, range, operation->chunk);
+	case OFFER: return chunk_offer(chunks, range, operation->chunk);
+	case RECLAIM: return chunk_reclaim(chunks, range, operation->chunk);
+	case PUBLISH: return chunk_publish(chunks, range, operation, key);
+	default: return chunk_commit(chunks, range, operation->chunk, timeout_ms); /* COMMIT, RENEW */
+	}
+}
+
+/* ---- calls ---- */
+
+/* Return a tuple of new references, which it takes; NULL with an exception if one of them is NULL. */
+static PyObject *tuple_of(Py_ssize_t count, PyObject **values)
+{
+	PyObject *tuple = PyTuple_New(count);
+
+	for (Py_ssize_t i = 0; i < count; i++) {
+		if (!values[i])
+			Py_CLEAR(tuple);
+		if (tuple)
+			PyTuple_SetItem(tuple, i, values[i]);
+		else
+			Py_XDECREF(values[i]);
+	}
+	return tuple;
+}
+
+/* Return 0, or -1 with IndexError. */
+static int chunk_check(const struct chunks *chunks, const char *what, long long index)
+{
+	if (index >= 0 && index < chunks->count)
+		return 0;
+	PyErr_Format(PyExc_IndexError, "%s is %lld; there %s %lu chunk%s", what, index,
+		chunks->count == 1 ? "is" : "are", (unsigned long)chunks->count, plural(chunks->count));
+	return -1;
+}
+
+/* Enter the range, for one call at a time. Return NULL with an exception. */
+static struct gpool_range *begin(struct chunks *chunks)
+{
+	struct gpool_range *range;
+
+	if (chunks->busy) {
+		raise_because(-EBUSY, "change chunks", "another thread changes them");
+		return NULL;
+	}
+	range = guard_enter(chunks->range);
+	chunks->busy = range != NULL;
+	return range;
+}
+
+static void end(struct chunks *chunks)
+{
+	chunks->busy = false;
+	guard_leave(chunks->range);
+}
+
+/* Return the current exception as an object, and clear it. */
+static PyObject *caught(void)
+{
+	PyObject *type, *value, *trace;
+
+	PyErr_Fetch(&type, &value, &trace);
+	PyErr_NormalizeException(&type, &value, &trace);
+	Py_XDECREF(type);
+	Py_XDECREF(trace);
+	return value;
+}
+
+/* Return the exception of a failed operation, in the thread that has executed it; None: the content was lost. */
+static PyObject *failed(const struct chunks *chunks, enum action action, int code)
+{
+	static const char *const verbs[ACTIONS] = {
+		"commit", "decommit", "offer", "reclaim", "map", "publish", "commit"};
+	unsigned long pages = chunks->pages;
+
+	if (code == LOST)
+		Py_RETURN_NONE;
+	if (action == COMMIT || action == RENEW)
+		raise_room(chunks->pool, chunks->range->parent, code, "commit %lu page%s", pages, plural(pages));
+	else
+		raise_code(code, "%s %lu page%s", verbs[action], pages, plural(pages));
+	return caught();
+}
+
+/* Convert (action, chunk), or for PUBLISH (action, chunk, name, value, follows). Return 0, or -1 with an exception. */
+static int operation_of(const struct chunks *chunks, PyObject *tuple, struct operation *operation)
+{
+	long long index;
+
+	*operation = (struct operation){.follows = -1};
+	if (!PyTuple_Check(tuple)) {
+		PyErr_Format(PyExc_TypeError, "%R is not a tuple of an operation", tuple);
+		return -1;
+	}
+	if (!PyArg_ParseTuple(tuple, "iL|yy#L", &operation->action, &index, &operation->name, &operation->value,
+		    &operation->bytes, &operation->follows) ||
+		chunk_check(chunks, "chunk", index) ||
+		(operation->follows >= 0 && chunk_check(chunks, "follows", operation->follows)))
+		return -1;
+	operation->chunk = (uint32_t)index;
+	if (operation->action >= 0 && operation->action < ACTIONS && operation->action != MAP &&
+		!operation->name == (operation->action != PUBLISH))
+		return 0;
+	PyErr_Format(PyExc_ValueError, "action is %d, with %s name", operation->action, operation->name ? "a" : "no");
+	return -1;
+}
+
+/* Convert a tuple of operations. Return an array to free with PyMem_Free(), or NULL with an exception. */
+static struct operation *operations_of(const struct chunks *chunks, PyObject *tuples)
+{
+	Py_ssize_t count = PyTuple_Size(tuples);
+	struct operation *list = PyMem_Calloc((size_t)count, sizeof(*list));
+
+	if (!list) {
+		PyErr_NoMemory();
+		return NULL;
+	}
+	for (Py_ssize_t i = 0; i < count; i++)
+		if (operation_of(chunks, PyTuple_GetItem(tuples, i), &list[i])) {
+			PyMem_Free(list);
+			return NULL;
+		}
+	return list;
+}
+
+PyDoc_STRVAR(execute_doc,
+	"execute($self, operations, timeout_ms, /)\n--\n\n"
+	"Execute operations in order, up to the first one that fails. Return the number of those that have succeeded, "
+	"and\n"
+	"the exception of the next one; None: all have succeeded, or the next one is RECLAIM and the content was "
+	"lost.\n\n"
+	"operations: tuples (action, chunk); of PUBLISH (action, chunk, name, value, follows), where follows is -1 or "
+	"the\n"
+	"chunk with the object that is evicted after this one. timeout_ms: longest wait for pages.\n"
+	"COMMIT and RENEW end the object of a chunk first. After an error of them, the chunk's pages are as before, "
+	"or\n"
+	"have no content.\n"
+	"Raises Busy: another thread executes operations, or a view exists; IndexError: no such chunk; TypeError.\n"
+	"Cost: that of the calls in C, and one release of the interpreter's lock.");
+
+static PyObject *chunks_execute(PyObject *self, PyObject *args)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	PyObject *list, *tuples, *error = Py_None;
+	struct operation *operations;
+	struct gpool_range *range;
+	Py_ssize_t done = 0, count;
+	struct wait wait;
+	const char *key;
+	int timeout_ms, code = 0;
+
+	if (!PyArg_ParseTuple(args, "Oi", &list, &timeout_ms) || !(tuples = PySequence_Tuple(list)))
+		return NULL;
+	operations = operations_of(chunks, tuples);
+	if (!operations || guard_refuse_views(chunks->range, "change chunks of") || !(range = begin(chunks))) {
+		PyMem_Free(operations);
+		Py_DECREF(tuples);
+		return NULL;
+	}
+	key = PyBytes_AsString(chunks->key);
+	count = PyTuple_Size(tuples);
+	wait_begin(&wait, timeout_ms);
+	UNLOCKED(while (done < count && !(code = execute_one(chunks, range, &operations[done], key, timeout_ms)))
+			done++);
+	if (wait_end(&wait)) {
+		wait_raise(&wait);
+		error = NULL;
+	} else if (code)
+		error = failed(chunks, operations[done].action, code);
+	else
+		Py_INCREF(error);
+	end(chunks);
+	PyMem_Free(operations);
+	Py_DECREF(tuples);
+	return error ? tuple_of(2, (PyObject *[]){PyLong_FromSsize_t(done), error}) : NULL;
+}
+
+/* Map an object, pin it, and find its metadata. After an error, *made is to be unmapped, unless it is NULL. */
+static int map(const struct chunks *chunks, struct gpool_range *range, uint32_t index, const char *name,
+	struct chunk *made, struct gpool_object_info *info, const void **value, size_t *bytes)
+{
+	int error = lib.gpool_range_map(range, index * chunks->pages, name, NULL, &made->object);
+
+	if (error) {
+		made->object = NULL;
+		return error;
+	}
+	/* It is pinned once, unless it cannot be pinned. The second call has the reason. */
+	made->pinned = !lib.gpool_object_unpin(made->object);
+	error = lib.gpool_object_pin(made->object);
+	made->pinned = !error;
+	if (!error)
+		error = lib.gpool_object_info(made->object, info);
+	if (!error && lib.gpool_object_get(made->object, PyBytes_AsString(chunks->key), value, bytes))
+		*value = NULL; /* it has no such metadata */
+	return error;
+}
+
+PyDoc_STRVAR(map_doc,
+	"map($self, chunk, name, /)\n--\n\n"
+	"Map an object at a chunk without pages, and pin it. Return its number of pages, the process of its publisher, "
+	"and\n"
+	"the metadata value of the key, which is empty if there is none.\n\n"
+	"Raises NotFound; Stale: it was evicted; Busy; Error with EINVAL: it does not fit, or cannot be pinned; "
+	"IndexError.\n"
+	"Cost: as Range.map().");
+
+static PyObject *chunks_map(PyObject *self, PyObject *args)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	struct gpool_object_info info = {.size = sizeof(info)};
+	struct chunk made = {0};
+	struct gpool_range *range;
+	const void *value = NULL;
+	const char *name;
+	size_t bytes = 0;
+	long long index;
+	int code;
+
+	if (!PyArg_ParseTuple(args, "Ly", &index, &name) || chunk_check(chunks, "chunk", index) ||
+		guard_refuse_views(chunks->range, "map objects in") || !(range = begin(chunks)))
+		return NULL;
+	UNLOCKED(code = map(chunks, range, (uint32_t)index, name, &made, &info, &value, &bytes));
+	if (code) {
+		raise_code(code, "map object '%s' at page %lu", name, (unsigned long)index * chunks->pages);
+		UNLOCKED(chunk_unmap(range, &made));
+	} else
+		chunks->list[index] = made;
+	end(chunks);
+	if (code)
+		return NULL;
+	return tuple_of(4,
+		(PyObject *[]){PyLong_FromUnsignedLong(info.pages), PyLong_FromUnsignedLong(info.memory_class),
+			PyLong_FromUnsignedLong(info.pid),
+			PyBytes_FromStringAndSize(value ? value : "", value ? (Py_ssize_t)bytes : 0)});
+}
+
+/* ---- pins ---- */
+
+/* Return a list of the chunks for which `test` is true, or NULL with an exception. */
+static PyObject *list_of(const struct chunks *chunks, bool (*test)(const struct chunk *))
+{
+	PyObject *list = PyList_New(0);
+
+	for (uint32_t i = 0; list && i < chunks->count; i++) {
+		PyObject *index = test(&chunks->list[i]) ? PyLong_FromUnsignedLong(i) : NULL;
+
+		if ((index && PyList_Append(list, index)) || PyErr_Occurred()) {
+			Py_DECREF(list);
+			list = NULL;
+		}
+		Py_XDECREF(index);
+	}
+	return list;
+}
+
+static bool is_pinned(const struct chunk *chunk)
+{
+	return chunk->pinned;
+}
+
+static bool is_lost(const struct chunk *chunk)
+{
+	int error = chunk->pinned ? lib.gpool_object_pin(chunk->object) : 0;
+
+	if (chunk->pinned && !error)
+		lib.gpool_object_unpin(chunk->object);
+	return error == -ESTALE;
+}
+
+PyDoc_STRVAR(pinned_doc, "pinned($self, /)\n--\n\nReturn the chunks whose objects are pinned.");
+
+static PyObject *chunks_pinned(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return list_of((struct chunks *)self, is_pinned);
+}
+
+PyDoc_STRVAR(lost_doc,
+	"lost($self, /)\n--\n\n"
+	"Return the chunks whose objects are pinned and were evicted nevertheless.\n\n"
+	"Raises Busy: another thread executes operations.\n"
+	"Cost: a pin and an unpin for each pinned object.");
+
+static PyObject *chunks_lost(PyObject *self, PyObject *none)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	PyObject *list;
+
+	(void)none;
+	if (!begin(chunks))
+		return NULL;
+	list = list_of(chunks, is_lost);
+	end(chunks);
+	return list;
+}
+
+/* ---- the type ---- */
+
+static PyObject *chunks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	struct chunks *chunks = (struct chunks *)PyType_GenericAlloc(type, 0);
+	PyObject *handle;
+	int private;
+
+	(void)kwargs;
+	if (!chunks)
+		return NULL;
+	if (!PyArg_ParseTuple(
+		    args, "OOIISp", &handle, &chunks->pool, &chunks->count, &chunks->pages, &chunks->key, &private)) {
+		chunks->pool = chunks->key = NULL;
+		goto fail;
+	}
+	Py_INCREF(chunks->pool);
+	Py_INCREF(chunks->key);
+	chunks->private = private;
+	if (guard_set(&chunks->range, handle))
+		goto fail;
+	if (!chunks->range->parent || (uint64_t)chunks->count * chunks->pages > UINT32_MAX) {
+		PyErr_SetString(PyExc_ValueError, "no guard of a range, or too many pages");
+		goto fail;
+	}
+	chunks->list = PyMem_Calloc(chunks->count, sizeof(*chunks->list));
+	if (chunks->list)
+		return (PyObject *)chunks;
+	PyErr_NoMemory();
+fail:
+	Py_DECREF(chunks);
+	return NULL;
+}
+
+static int chunks_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(((struct chunks *)self)->range);
+	Py_VISIT(((struct chunks *)self)->pool);
+	return 0;
+}
+
+static void chunks_dealloc(PyObject *self)
+{
+	struct chunks *chunks = (struct chunks *)self;
+
+	PyObject_GC_UnTrack(self);
+	PyMem_Free(chunks->list);
+	Py_XDECREF(chunks->range);
+	Py_XDECREF(chunks->pool);
+	Py_XDECREF(chunks->key);
+	type_free(self);
+}
+
+static PyMethodDef chunks_methods[] = {
+	{"execute", chunks_execute, METH_VARARGS, execute_doc},
+	{"map", chunks_map, METH_VARARGS, map_doc},
+	{"pinned", chunks_pinned, METH_NOARGS, pinned_doc},
+	{"lost", chunks_lost, METH_NOARGS, lost_doc},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot chunks_slots[] = {
+	{Py_tp_doc,
+		"Chunks(handle, pool, count, pages, key, private)\n--\n\n"
+		"Chunks of `pages` pages of the elastic range with this guard. key: bytes, of the metadata of "
+		"published\n"
+		"objects. private: refuse sessions of other tenants.\n"
+		"Threads: one at a time."},
+	{Py_tp_new, chunks_new},
+	{Py_tp_traverse, chunks_traverse},
+	{Py_tp_dealloc, chunks_dealloc},
+	{Py_tp_methods, chunks_methods},
+	{0, NULL},
+};
+
+static PyType_Spec chunks_spec = {
+	"gpool._native.Chunks",
+	sizeof(struct chunks),
+	0,
+	Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+	chunks_slots,
+};
+
+int chunks_add(PyObject *module)
+{
+	static const char *const names[ACTIONS] = {"COMMIT", "LEAVE", "OFFER", "RECLAIM", "MAP", "PUBLISH", "RENEW"};
+
+	for (int i = 0; i < ACTIONS; i++)
+		if (PyModule_AddIntConstant(module, names[i], i))
+			return -1;
+	return type_add(module, &chunks_spec) ? 0 : -1;
+}
