@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
@@ -27,6 +27,7 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 
 from harness import POOL, Agent, gpool  # noqa: E402
 
+from gpool import _native  # noqa: E402
 from gpool.vllm import _scheduler, _version, _worker, register  # noqa: E402
 from gpool.vllm._balloon import Balloon, State  # noqa: E402
 from gpool.vllm._messages import Action, Answer, Answers, Filled, Op, Orders, pack  # noqa: E402
@@ -43,6 +44,50 @@ BURST = {"max_num_seqs": 16, "max_num_batched_tokens": 256}
 def tokens(seed: int, count: int) -> List[int]:
     chosen = random.Random(seed)
     return [chosen.randrange(509) for _ in range(count)]
+
+
+Result = Tuple[int, Optional[gpool.Error]]
+"""of Chunks.execute() for one operation"""
+Call = Callable[[], Result]
+
+
+class Planted:
+    """A worker's chunks, with another effect of an action."""
+
+    def __init__(
+        self, chunks: Any, action: Optional[Action] = None, instead: Callable[[Call], Result] = lambda call: call()
+    ) -> None:
+        """instead: called in place of the operations of `action`, with a function that executes the operation."""
+        self.chunks, self._action, self._instead = chunks, action, instead
+        self.lost_chunks: List[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.chunks, name)
+
+    def lost(self) -> List[int]:
+        return self.lost_chunks
+
+    def execute(self, operations: List[Tuple[Any, ...]], timeout_ms: int) -> Result:
+        for done, operation in enumerate(operations):
+
+            def call(operation: Tuple[Any, ...] = operation) -> Result:
+                return self.chunks.execute([operation], timeout_ms)  # type: ignore[no-any-return]
+
+            succeeded, error = self._instead(call) if operation[0] == self._action else call()
+            if not succeeded:
+                return done, error
+        return len(operations), None
+
+
+def plant(engine: Engine, action: Action, instead: Callable[[Call], Result]) -> None:
+    """Change the effect of an action in the workers of an engine, until unplant()."""
+    for connector in engine.workers:
+        connector._of_worker._chunks = Planted(connector._of_worker._chunks, action, instead)
+
+
+def unplant(engine: Engine) -> None:
+    for connector in engine.workers:
+        connector._of_worker._chunks = getattr(connector._of_worker._chunks, "chunks", connector._of_worker._chunks)
 
 
 class Simulated(unittest.TestCase):
@@ -447,15 +492,16 @@ class Sharing(Simulated):
             self.assertEqual(second.cached[str(blocks)], blocks * BLOCK_TOKENS)
 
     def test_what_is_published_last_is_offered_in_the_same_step(self) -> None:
-        refused = mock.patch.object(_worker.Worker, "_publish", side_effect=gpool.NoRoom(28, "planted"))
         for workers in (1, 2):
-            for publishing in (contextlib.nullcontext(), refused):
+            for refused in (False, True):
                 engine = self.engine(workers=workers)
                 engine.add("a", tokens(1, 300), 5)
                 while len(engine.answers.get("a", [])) < 5:
                     engine.step()
-                with publishing:
-                    engine.step()  # the first one after the end of the request; the engine may now be stopped
+                if refused:
+                    plant(engine, Action.PUBLISH, lambda call: (0, gpool.NoRoom(28, "planted")))
+                engine.step()  # the first one after the end of the request; the engine may now be stopped
+                unplant(engine)
                 self.assertEqual(self.used(), workers)
                 engine.add("b", tokens(1, 300), 5)
                 engine.run()
@@ -600,12 +646,12 @@ class Sharing(Simulated):
             second.step()
         self.assertEqual(second.cached["b"], 300 // BLOCK_TOKENS * BLOCK_TOKENS)
         worker = second.workers[0]._of_worker
-        lost = worker._objects[sorted(worker._pinned)[1]]
-        with mock.patch.object(_worker, "CHECK_SECONDS", 0.0), mock.patch.object(lost, "pin") as pin:
-            pin.side_effect = gpool.Stale(116, "planted")
+        chunks = Planted(worker._chunks)
+        chunks.lost_chunks = [sorted(chunks.pinned())[1]]
+        with mock.patch.object(_worker, "CHECK_SECONDS", 0.0), mock.patch.object(worker, "_chunks", chunks):
             second.step()
         self.assertEqual(second.balloon.counters.counts["lost_in_use"], 1)
-        self.assertEqual(lost.handle.closed, True)
+        self.assertEqual(chunks.pinned(), [])
         second.run()
         second.check()
         self.balanced(second)
@@ -771,19 +817,19 @@ class Sharing(Simulated):
             engine.step()  # the chunk that the answer needs is committed, too
         engine.waits = False
         done = threading.Event()
-        publish = _worker.Worker._publish
 
-        def delayed(worker: Any, op: Any) -> bool:
-            self.assertIsNot(threading.current_thread(), threading.main_thread())
+        def delayed(call: Call) -> Result:
+            if not done.is_set():
+                self.assertIsNot(threading.current_thread(), threading.main_thread())
             done.wait()
-            return publish(worker, op)
+            return call()
 
-        with mock.patch.object(_worker.Worker, "_publish", delayed):
-            while len(engine.answers.get("a", [])) < 24:
-                engine.step()
-            self.assertEqual(engine.balloon.count(State.PUBLISHING), 1, engine.describe())
-            done.set()
-            engine.run()
+        plant(engine, Action.PUBLISH, delayed)
+        while len(engine.answers.get("a", [])) < 24:
+            engine.step()
+        self.assertEqual(engine.balloon.count(State.PUBLISHING), 1, engine.describe())
+        done.set()
+        engine.run()
         engine.check()
         self.assertEqual(engine.balloon.counters.counts["published_chunks"], 2)
         self.balanced(engine)
@@ -791,21 +837,24 @@ class Sharing(Simulated):
     def test_an_error_of_an_operation_ends_the_engine(self) -> None:
         engine = self.engine()
         engine.add("a", tokens(1, CHUNK_TOKENS), 20)
-        with mock.patch.object(_worker.Worker, "_publish", side_effect=KeyError("planted")):
-            with self.assertRaisesRegex(KeyError, "planted"):
-                engine.run()
+        plant(engine, Action.PUBLISH, mock.Mock(side_effect=KeyError("planted")))
+        with self.assertRaisesRegex(KeyError, "planted"):
+            engine.run()
 
     def test_the_simulation_finds_errors(self) -> None:
-        def without_pins(worker: Any, chunk: int) -> bool:
-            return True
+        def without_reclaim(*arguments: Any) -> Planted:
+            return Planted(original_chunks(*arguments), Action.RECLAIM, lambda call: (1, None))
 
         def shifted(worker: Any, packed: bytes) -> Any:
             content = original(worker, packed)
             return content[1:] + content[:1]
 
-        original = _worker.Worker._content
-        for name, planted in (("_reclaim", without_pins), ("_content", shifted)):
-            with self.subTest(name), mock.patch.object(_worker.Worker, name, planted):
+        original, original_chunks = _worker.Worker._content, _native.Chunks
+        for where, name, planted in (
+            (_native, "Chunks", without_reclaim),
+            (_worker.Worker, "_content", shifted),
+        ):
+            with self.subTest(name), mock.patch.object(where, name, planted):
                 with self.assertRaises((AssertionError, gpool.Error)):
                     for seed in range(5):
                         self.compete(1, seed)

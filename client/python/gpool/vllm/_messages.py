@@ -13,26 +13,28 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
+from .. import _native
+
 
 class Action(enum.IntEnum):
     """List the operations. Those of AFTER_FORWARD, and operations on the same chunk that follow them, are executed
     after the forward pass, the others before it.
     """
 
-    COMMIT = 0
-    """give the chunk memory, filled with zeros"""
-    LEAVE = 1
+    COMMIT = _native.COMMIT
+    """give the chunk memory: its own earlier memory, or other memory that is filled with zeros"""
+    LEAVE = _native.LEAVE
     """decommit the chunk, or unmap its object"""
-    OFFER = 2
+    OFFER = _native.OFFER
     """permit the agent to take the chunk's memory: offer its pages, or unpin its object"""
-    RECLAIM = 3
+    RECLAIM = _native.RECLAIM
     """end the offer; fails if the content was lost"""
-    MAP = 4
+    MAP = _native.MAP
     """map an object at the chunk"""
-    PUBLISH = 5
+    PUBLISH = _native.PUBLISH
     """publish the chunk's pages as an object, at their addresses"""
-    RENEW = 6
-    """as LEAVE and then COMMIT; after a failure the chunk has no memory"""
+    RENEW = _native.RENEW
+    """as COMMIT, of a chunk with content, or an object, that is not needed anymore; after a failure it has no memory"""
 
 
 AFTER_FORWARD = frozenset((Action.PUBLISH,))

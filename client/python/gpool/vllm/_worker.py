@@ -1,29 +1,28 @@
 """The worker's side: the range with the KV cache, and the operations on its chunks.
 
-A chunk has committed pages, or an object whose pages are mapped there (`_objects`), or nothing.
+A chunk has committed pages, or an object whose pages are mapped there, or nothing (_native.Chunks).
 
 A thread executes the operations in their order, so that the forward pass does not wait for the agent. This is possible
 because the scheduler uses a chunk only after the answers to its operations. In a step without a forward pass the worker
-waits for the thread, so that the answers do not need a further step.
+executes them itself, so that the answers do not need a further step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import struct
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
+from queue import SimpleQueue
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .. import _native
 from .._errors import Error, NoRoom, NotFound, Stale
-from .._object import Object, ObjectClass
+from .._object import ObjectClass
 from .._options import Usage
 from .._pool import Pool
 from .._range import Range
@@ -40,9 +39,16 @@ REPLACE_MS = 30000
 CHECK_SECONDS = 5.0
 """time between two checks of pinned objects"""
 METADATA_KEY = "gpool.vllm"
-MADV_POPULATE_READ = 22
-MADVISE = ctypes.CDLL(None).madvise
-MADVISE.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class _Work(NamedTuple):
+    """Operations for the thread."""
+
+    ops: List[Op]
+    patience_ms: int
+    reservation: int
+    queued: Optional[torch.cuda.Event]
+    """recorded after the work that precedes the operations"""
 
 
 class Worker:
@@ -53,22 +59,20 @@ class Worker:
     ) -> None:
         self.pool = pool
         self.geometry = geometry
-        self._on_host = pool.device.backend == "host"
         self._namespace = namespace
         self._rank = rank
         self._ranks = ranks
         self._private = private
-        self._objects: Dict[int, Object] = {}
-        self._pinned: Set[int] = set()
-        self._offered: Set[int] = set()  # chunks whose pages are offered to the pool; none of them is an object
         self._checked = time.monotonic()
         self._later: List[Op] = []
         self._waits = False  # no forward pass follows in this step
-        self._thread = ThreadPoolExecutor(1, "gpool")  # while it runs, only it uses the fields above up to _offered
-        self._running: Deque[Future[None]] = deque()
-        self._reserved = False  # the thread's: its operations take pages over from a reservation
-        self._refused = ""  # the thread's: the last refusal of reserved pages that was logged
-        self._contents: Dict[int, Content] = {}  # the thread's: content of objects that it has mapped, by operation
+        self._work: SimpleQueue[Optional[_Work]] = SimpleQueue()  # None: the thread ends
+        self._ended: SimpleQueue[Optional[BaseException]] = SimpleQueue()  # for each work, the exception that ended it
+        self._running = 0  # number of works that have begun and were not taken from _ended
+        self._thread = threading.Thread(target=self._run_thread, name="gpool", daemon=True)
+        # While operations have not ended, only the thread uses these fields and _chunks.
+        self._refused = ""  # the last refusal of reserved pages that was logged
+        self._contents: Dict[int, Content] = {}  # content of mapped objects, by operation
         self._lock = threading.Lock()  # protects _answers
         self._answers = Answers()
         self._invalid: Set[int] = set()
@@ -85,18 +89,29 @@ class Worker:
 
     def _allocate(self) -> torch.Tensor:
         """Return the buffer: a tensor over the whole range, in which only the first chunk has memory."""
-        self.range = self.pool.reserve_range(self.geometry.pages, ObjectClass.EPHEMERAL, Usage.KV_CACHE)
+        # Attention would propagate NaNs in memory of other processes, so it is filled with zeros.
+        self.range = self.pool.reserve_range(self.geometry.pages, ObjectClass.EPHEMERAL, Usage.KV_CACHE, zero=True)
+        self._chunks = _native.Chunks(
+            self.range.handle,
+            self.pool,
+            self.geometry.chunks,
+            self.geometry.chunk_pages,
+            METADATA_KEY.encode(),
+            self._private,
+        )
         view = self.range.view("int8", self.geometry.buffer_bytes, sparse=True)
         self.buffer = torch.from_dlpack(view)
-        try:
-            self._commit(0, 0)
-        except NoRoom as error:
+        error = self._chunks.execute([(Action.COMMIT, 0)], 0)[1]
+        if isinstance(error, NoRoom):
             raise NoRoom(
                 error.errno,
                 f"cannot start: the first chunk of the KV cache needs {counted(self.geometry.chunk_pages, 'page')} of "
                 f"pool '{self.pool.device.pool}', which has {self.pool.page_count}: {error.strerror}; use a larger "
                 "pool, or stop another engine",
             ) from error
+        if error is not None:
+            raise error
+        self._thread.start()
         return self.buffer
 
     def check_buffer(self, kv_caches: Dict[str, torch.Tensor]) -> None:
@@ -121,8 +136,8 @@ class Worker:
     def before_forward(self, orders: Orders) -> None:
         """Begin the operations that can precede the forward pass, and keep the others for after_forward()."""
         self._check_pins()
+        self._waits = orders.patience_ms > 0
         if not orders.ops and not self._running:  # most steps
-            self._waits = orders.patience_ms > 0
             return
         now: List[Op] = []
         later: Set[int] = set()
@@ -133,7 +148,6 @@ class Worker:
             else:
                 now.append(op)
         self._begin(now, orders.patience_ms, orders.reservations[self._rank] if orders.reservations else 0)
-        self._waits = orders.patience_ms > 0
 
     def after_forward(self) -> None:
         """Begin the operations that read the output of the forward pass, and those that follow them."""
@@ -147,13 +161,17 @@ class Worker:
             later = [op for op in later if op.action not in AFTER_FORWARD]
             self._tainted = False
         self._begin(later, 0)
-        if self._waits:
-            self.wait()
 
     def wait(self) -> None:
-        """Wait for the end of all operations that have begun."""
+        """Wait for the end of all operations that have begun. Raises the exception that has ended one of them."""
         while self._running:
-            self._running.popleft().result()
+            self._take_ended()
+
+    def _take_ended(self) -> None:
+        error = self._ended.get()
+        self._running -= 1
+        if error is not None:
+            raise error
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call, or None."""
@@ -172,177 +190,100 @@ class Worker:
         return invalid
 
     def _begin(self, ops: List[Op], patience_ms: int, reservation: int = 0) -> None:
-        """Let the thread execute operations after the work that is queued now. Raise an exception of earlier ones."""
-        while self._running and self._running[0].done():
-            self._running.popleft().result()
+        """Let the thread execute operations after the work that is queued now; or execute them, after those that have
+        begun, if no forward pass follows. Raise an exception of earlier ones.
+        """
+        while self._running and (self._waits or not self._ended.empty()):
+            self._take_ended()
         if not ops:
             return
         queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
-        self._running.append(self._thread.submit(self._execute, ops, patience_ms, reservation, queued))
+        work = _Work(ops, patience_ms, reservation, queued)
+        if self._waits:
+            self._run(work)
+        else:
+            self._running += 1
+            self._work.put(work)
 
-    def _execute(self, ops: List[Op], patience_ms: int, reservation: int, queued: Optional[torch.cuda.Event]) -> None:
-        if queued is not None:
-            queued.synchronize()
-        self._reserved = reservation != 0
-        with self.pool.use_reservation(reservation) if reservation else contextlib.nullcontext():
-            for op in ops:
-                self._execute_one(op, patience_ms)
+    def _run_thread(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
+            try:
+                self._run(work)
+                self._ended.put(None)
+            except BaseException as error:  # the thread of the forward pass raises it
+                self._ended.put(error)
+
+    def _run(self, work: _Work) -> None:
+        if work.queued is not None:
+            work.queued.synchronize()
+        with self.pool.use_reservation(work.reservation) if work.reservation else contextlib.nullcontext():
+            self._execute(work)
+
+    def _execute(self, work: _Work) -> None:
+        """Execute operations in order, in as few calls as possible."""
+        ops = work.ops
+        while ops:
+            if ops[0].action == Action.MAP:
+                count, (done, error) = 1, self._map(ops[0])
+            else:
+                count = next((at for at, op in enumerate(ops) if op.action == Action.MAP), len(ops))
+                done, error = self._chunks.execute([self._operation(op) for op in ops[:count]], work.patience_ms)
+            for op in ops[:done]:
+                self._answer(op, True)
+            if done < count:
+                if error is not None:
+                    self._report(ops[done], error, work.reservation)
+                self._answer(ops[done], False)
+                done += 1
+            ops = ops[done:]
+
+    def _operation(self, op: Op) -> Tuple[Any, ...]:
+        if op.action != Action.PUBLISH:
+            return op.action, op.chunk
+        return op.action, op.chunk, self._name(op.name), self._namespace.digest + pack(op.content), op.follows
+
+    def _name(self, name: str) -> bytes:
+        return self._namespace.name(self._rank, name).encode()
 
     def _answer(self, op: Op, done: bool) -> None:
+        self.counters.count(op.action.name.lower(), done)
         with self._lock:
             self._answers.answers[op.number] = Answer(int(done), int(not done))
             if op.number in self._contents:
                 self._answers.contents[op.number] = self._contents.pop(op.number)
 
-    def _execute_one(self, op: Op, patience_ms: int) -> None:
-        try:
-            done = self._try(op, patience_ms)
-        except (NoRoom, Stale) as error:
+    def _report(self, op: Op, error: Error, reservation: int) -> None:
+        """Log an error, unless it only means that the pool has no room, or that the content was lost."""
+        if isinstance(error, NoRoom) and reservation:
             # Reserved pages are refused only because of the quota of this session. The request waits forever then.
-            if self._reserved and isinstance(error, NoRoom) and str(error) != self._refused:
-                self._refused = str(error)  # the scheduler tries again and again
+            if str(error) != self._refused:  # the scheduler tries again and again
+                self._refused = str(error)
                 where = f"rank {self._rank} cannot take over reserved memory in session {self.pool.session}"
                 logger.warning("gpool: %s: %s", where, error)
-            done = False
-        except Error as error:
-            logger.warning("gpool: %s of chunk %d has failed: %s", op.action.name, op.chunk, error)
-            done = False
-        self.counters.count(op.action.name.lower(), done)
-        self._answer(op, done)
-
-    def _try(self, op: Op, patience_ms: int) -> bool:
-        """Return whether an operation has succeeded. Raises Error."""
-        if op.action == Action.COMMIT:
-            return self._commit(op.chunk, patience_ms)
-        if op.action == Action.RENEW:
-            return self._renew(op.chunk, patience_ms)
-        if op.action == Action.LEAVE:
-            return self._leave(op.chunk)
-        if op.action == Action.OFFER:
-            return self._offer(op.chunk)
-        if op.action == Action.RECLAIM:
-            return self._reclaim(op.chunk)
-        if op.action == Action.MAP:
-            return self._map(op)
-        return self._publish(op)
-
-    # ---- memory ----
-
-    @property
-    def _range(self) -> Range:
-        assert self.range is not None
-        return self.range
-
-    def _first(self, chunk: int) -> int:
-        return chunk * self.geometry.chunk_pages
-
-    def _bytes(self, chunk: int) -> torch.Tensor:
-        assert self.buffer is not None
-        return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
-
-    def _zero(self, chunk: int) -> None:
-        """Fill a chunk with zeros: attention would propagate NaNs of its old content."""
-        if self._on_host:  # PyTorch would distribute this small operation to all its threads, and wait for them
-            address, size = self._range.address + chunk * self.geometry.chunk_bytes, self.geometry.chunk_bytes
-            # One call instead of a page fault for each 4 KiB. Before Linux 5.14 it fails, and has no effect.
-            MADVISE(address, size, MADV_POPULATE_READ)
-            ctypes.memset(address, 0, size)
+        elif isinstance(error, (NoRoom, Stale)):
+            pass
+        elif isinstance(error, NotFound) and reservation:
+            pass  # the reservation has ended, or has too few pages
         else:
-            chunk_bytes = self._bytes(chunk)
-            chunk_bytes.zero_()
-            torch.cuda.current_stream(chunk_bytes.device).synchronize()  # the forward pass uses another stream
+            logger.warning("gpool: %s of chunk %d has failed: %s", op.action.name, op.chunk, error)
 
-    def _commit(self, chunk: int, patience_ms: int) -> bool:
+    def _map(self, op: Op) -> Tuple[int, Optional[Error]]:
+        """Map an object; return as execute()."""
         try:
-            self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
-        except NotFound:
-            return False  # the reservation has ended, or has too few pages
-        self._zero(chunk)
-        return True
-
-    def _leave(self, chunk: int) -> bool:
-        if chunk in self._objects:
-            self._close(chunk)
-        self._offered.discard(chunk)
-        self._range.decommit(self._first(chunk), self.geometry.chunk_pages)
-        return True
-
-    def _renew(self, chunk: int, patience_ms: int) -> bool:
-        """Give a chunk memory for other content. It keeps its pages, unless they are an object or were taken."""
-        if chunk in self._offered and self._reclaim(chunk):
-            return True
-        return self._leave(chunk) and self._commit(chunk, patience_ms)
-
-    def _offer(self, chunk: int) -> bool:
-        if chunk not in self._objects:
-            self._range.offer(self._first(chunk), self.geometry.chunk_pages)
-            self._offered.add(chunk)
-        elif chunk in self._pinned:
-            self._pinned.discard(chunk)
-            self._objects[chunk].unpin()
-        return True
-
-    def _reclaim(self, chunk: int) -> bool:
-        if chunk in self._objects:
-            if chunk not in self._pinned:
-                self._objects[chunk].pin()
-                self._pinned.add(chunk)
-            return True
-        self._offered.discard(chunk)
-        return all(self._range.reclaim(self._first(chunk), self.geometry.chunk_pages))
-
-    # ---- objects ----
-
-    def _name(self, name: str) -> str:
-        return self._namespace.name(self._rank, name)
-
-    def _keep(self, chunk: int, made: Object) -> None:
-        self._objects[chunk] = made
-        self._pinned.add(chunk)
-
-    def _close(self, chunk: int) -> None:
-        self._pinned.discard(chunk)
-        self._objects.pop(chunk).close()
-
-    def _publish(self, op: Op) -> bool:
-        self._keep(
-            op.chunk,
-            self._range.publish(
-                self._first(op.chunk),
-                self.geometry.chunk_pages,
-                self._name(op.name),
-                key=METADATA_KEY,
-                value=self._namespace.digest + pack(op.content),
-                private=self._private,
-                follows=self._objects.get(op.follows),
-            ),
-        )
-        return True
-
-    def _map(self, op: Op) -> bool:
-        mapped = self._range.map(self._first(op.chunk), self._name(op.name))
-        try:
-            info = mapped.info()
-            fits = info.pages == self.geometry.chunk_pages and info.memory_class == ObjectClass.EPHEMERAL
-            about = mapped[METADATA_KEY] if METADATA_KEY in mapped else b""
-            fits = fits and about.startswith(self._namespace.digest)
-            content = self._content(about[len(self._namespace.digest) :])
-            fits = fits and content is not None
-            if not fits:
-                logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
-            else:
-                with mapped.pin():
-                    pass  # check that it can be pinned: objects that were not published by a range cannot
-        except Error:
-            mapped.close()
-            raise
-        if not fits:
-            mapped.close()
-            return False
-        self._keep(op.chunk, mapped)
-        assert content is not None
+            pages, memory_class, pid, about = self._chunks.map(op.chunk, self._name(op.name))
+        except Error as error:
+            return 0, error
+        digest = self._namespace.digest
+        content = self._content(about[len(digest) :]) if about.startswith(digest) else None
+        if content is None or pages != self.geometry.chunk_pages or memory_class != ObjectClass.EPHEMERAL:
+            name = self._namespace.name(self._rank, op.name)
+            logger.warning("gpool: object '%s' of process %d is not a prefix of this model", name, pid)
+            return 0, self._chunks.execute([(Action.LEAVE, op.chunk)], 0)[1]
         self._contents[op.number] = content
-        return True
+        return 1, None
 
     def _content(self, packed: bytes) -> Optional[Content]:
         """Return the content that an object's metadata describes; None: it is not metadata of a chunk."""
@@ -351,6 +292,10 @@ class Worker:
         except struct.error:
             return None
         return content if len(content) == self.geometry.chunk_blocks else None
+
+    def _bytes(self, chunk: int) -> torch.Tensor:
+        assert self.buffer is not None
+        return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
 
     # ---- pins ----
 
@@ -363,18 +308,11 @@ class Worker:
             return
         self._checked = time.monotonic()
         self.wait()
-        lost = {chunk for chunk in self._pinned if not self._is_kept(chunk)}
+        lost = self._chunks.lost()
         if lost:
             self._replace(lost)
 
-    def _is_kept(self, chunk: int) -> bool:
-        try:
-            with self._objects[chunk].pin():
-                return True
-        except Stale:
-            return False
-
-    def _replace(self, lost: Set[int]) -> None:
+    def _replace(self, lost: List[int]) -> None:
         """Give new memory to chunks whose objects were lost; vLLM computes their blocks again in this memory.
 
         vLLM also writes to the blocks after them, which may belong to other objects, so each pinned object is replaced
@@ -386,10 +324,11 @@ class Worker:
             raise RuntimeError(f"gpool: {len(lost)} objects were evicted although they are pinned; restart the engine")
         logger.warning("gpool: %d chunks were evicted while requests used them; they are computed again", len(lost))
         blocks = self.geometry.chunk_blocks
-        for chunk in list(self._pinned):
+        for chunk in self._chunks.pinned():
             content = None if chunk in lost else self._bytes(chunk).clone()
-            self._close(chunk)
-            self._commit(chunk, REPLACE_MS)
+            error = self._chunks.execute([(Action.RENEW, chunk)], REPLACE_MS)[1]
+            if error is not None:
+                raise error
             if content is None:
                 self._invalid.update(range(chunk * blocks, (chunk + 1) * blocks))
                 self._answers.lost.add(chunk)
@@ -399,7 +338,9 @@ class Worker:
 
     def close(self) -> None:
         """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
-        self._thread.shutdown()
+        if self._thread.is_alive():
+            self._work.put(None)
+            self._thread.join()
         self.buffer = None
         try:
             self.pool.close()
