@@ -6,7 +6,8 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, of one stock engine, and
              of one with a connector that does nothing, which work in turn on the same prompts; with a model of 3 MB,
              whose steps take about 2 ms, and with one of 140 MB, whose steps take about 20 ms. Before, all memory of
-             the pool is written once, and the stock engine has written most of its memory
+             the pool is written once, and the stock engine has written most of its memory. The engines are started
+             several times, because equal engines differ by up to 3 % from start to start
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
              lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
@@ -22,7 +23,8 @@ Prints a table for each. All engines of a measurement exist at the same time and
 machine affects all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a
 CPU.
 
-Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for gain: PAGES, pages of
+Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for overhead: STARTS, number
+of starts of the engines, over which the rounds are distributed (default 3); for gain: PAGES, pages of
 512 KiB, each of which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16
 24": they need less memory than a half has, more, and all of the pool); ENGINE_SECONDS.
 """
@@ -59,6 +61,8 @@ os.environ.update(MALLOC_TRIM_THRESHOLD_="4000000000", MALLOC_MMAP_THRESHOLD_="4
 SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
+STARTS = int(os.environ.get("STARTS", "3"))
+"""number of starts of the engines of overhead: equal engines differ by up to 3 % from start to start"""
 PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
 PAGES = int(os.environ.get("PAGES", "24"))
 SMALL, LARGE = ("engines-model",), ("engines-model-large", "--large")
@@ -182,29 +186,50 @@ def overhead() -> List[Row]:
             "gpool": way({}),
             "gpool, prefixes not shared": way({"share": False}),
         }
-        rows += measured(made, partial(measure_overhead, what, warm, rounds, requests))
+        rates: Dict[str, List[float]] = {name: [] for name in made}
+        used: Dict[str, List[float]] = {name: [] for name in made}
+        for start in range(STARTS):
+            mine = rounds * (start + 1) // STARTS - rounds * start // STARTS
+            if mine:
+                measured(
+                    made, partial(measure_overhead, f"{what}, start {start + 1}", warm, mine, requests, rates, used)
+                )
+        rows += [
+            Row(
+                f"{value}, model of {what}",
+                name,
+                f"{statistics.median(all_[name]):{form}}",
+                *compared(all_, name, form),
+            )
+            for value, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
+            for name in made
+        ]
     return rows
 
 
-def measure_overhead(what: str, warm: int, rounds: int, requests: int, ways: Dict[str, Way]) -> List[Row]:
-    rates: Dict[str, List[float]] = {name: [] for name in ways}
-    used: Dict[str, List[float]] = {name: [] for name in ways}
-    for number in range(-warm, rounds):  # the first ones warm up
+def measure_overhead(
+    what: str,
+    warm: int,
+    rounds: int,
+    requests: int,
+    rates: Dict[str, List[float]],
+    used: Dict[str, List[float]],
+    ways: Dict[str, Way],
+) -> List[Row]:
+    """Add the throughput and the CPU time of each round to `rates` and `used`; return no row."""
+    for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
         for name in in_turn(ways, number):
             engine = ways[name].engines[0]
             time.sleep(SETTLED)
             begin = engine.cpu_seconds()
             answers, seconds = engine.timed(prompts, ANSWER)
-            if number >= 0:
+            if number >= warm:
                 rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
                 used[name].append(engine.cpu_seconds() - begin)
-                progress(f"overhead, model of {what}, round {number + 1}: {name}: {rates[name][-1]:.0f} tokens/s")
-    return [
-        Row(f"{value}, model of {what}", name, f"{statistics.median(all_[name]):{form}}", *compared(all_, name, form))
-        for value, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
-        for name in ways
-    ]
+                round_ = f"round {number - warm + 1}"
+                progress(f"overhead, model of {what}, {round_}: {name}: {rates[name][-1]:.0f} tokens/s")
+    return []
 
 
 def compared(found: Dict[str, List[float]], name: str, form: str) -> Tuple[str, float]:
