@@ -368,43 +368,61 @@ static PyObject *chunks_map(PyObject *self, PyObject *args)
 
 /* ---- pins ---- */
 
-/* Return a list of the chunks for which `test` is true, or NULL with an exception. */
-static PyObject *list_of(const struct chunks *chunks, bool (*test)(const struct chunk *))
+/* Store the chunks that are pinned, or of these only those whose objects were evicted. Return their number. */
+static uint32_t pinned_find(const struct chunks *chunks, bool only_lost, uint32_t *found)
 {
-	PyObject *list = PyList_New(0);
+	uint32_t count = 0;
 
-	for (uint32_t i = 0; list && i < chunks->count; i++) {
-		PyObject *index = test(&chunks->list[i]) ? PyLong_FromUnsignedLong(i) : NULL;
+	for (uint32_t i = 0; i < chunks->count; i++) {
+		const struct chunk *chunk = &chunks->list[i];
+		int error;
 
-		if ((index && PyList_Append(list, index)) || PyErr_Occurred()) {
-			Py_DECREF(list);
-			list = NULL;
-		}
+		if (!chunk->pinned)
+			continue;
+		error = only_lost ? lib.gpool_object_pin(chunk->object) : -ESTALE;
+		if (error == -ESTALE)
+			found[count++] = i;
+		else if (!error)
+			lib.gpool_object_unpin(chunk->object);
+	}
+	return count;
+}
+
+static PyObject *pinned_list(PyObject *self, bool only_lost)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	uint32_t *found = PyMem_Malloc(chunks->count * sizeof(*found)), count;
+	PyObject *list;
+
+	if (!found)
+		return PyErr_NoMemory();
+	if (!begin(chunks)) {
+		PyMem_Free(found);
+		return NULL;
+	}
+	UNLOCKED(count = pinned_find(chunks, only_lost, found));
+	end(chunks);
+	list = PyList_New(0);
+	for (uint32_t i = 0; list && i < count; i++) {
+		PyObject *index = PyLong_FromUnsignedLong(found[i]);
+
+		if (!index || PyList_Append(list, index))
+			Py_CLEAR(list);
 		Py_XDECREF(index);
 	}
+	PyMem_Free(found);
 	return list;
 }
 
-static bool is_pinned(const struct chunk *chunk)
-{
-	return chunk->pinned;
-}
-
-static bool is_lost(const struct chunk *chunk)
-{
-	int error = chunk->pinned ? lib.gpool_object_pin(chunk->object) : 0;
-
-	if (chunk->pinned && !error)
-		lib.gpool_object_unpin(chunk->object);
-	return error == -ESTALE;
-}
-
-PyDoc_STRVAR(pinned_doc, "pinned($self, /)\n--\n\nReturn the chunks whose objects are pinned.");
+PyDoc_STRVAR(pinned_doc,
+	"pinned($self, /)\n--\n\n"
+	"Return the chunks whose objects are pinned.\n\n"
+	"Raises Busy: another thread executes operations.");
 
 static PyObject *chunks_pinned(PyObject *self, PyObject *none)
 {
 	(void)none;
-	return list_of((struct chunks *)self, is_pinned);
+	return pinned_list(self, false);
 }
 
 PyDoc_STRVAR(lost_doc,
@@ -415,15 +433,8 @@ PyDoc_STRVAR(lost_doc,
 
 static PyObject *chunks_lost(PyObject *self, PyObject *none)
 {
-	struct chunks *chunks = (struct chunks *)self;
-	PyObject *list;
-
 	(void)none;
-	if (!begin(chunks))
-		return NULL;
-	list = list_of(chunks, is_lost);
-	end(chunks);
-	return list;
+	return pinned_list(self, true);
 }
 
 /* ---- the type ---- */
