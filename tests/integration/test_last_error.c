@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "tests/integration/last_error.h"
+#include "tests/lib/temporary.h"
 
 enum { PAGES = 512, PAGE_BYTES = 512 * 1024 };
 
@@ -884,12 +885,12 @@ static void test_files_that_are_no_weights(void **state)
 		{-1, "is a directory, not a regular file"},
 		{-2, "is a pipe, not a regular file"},
 	};
-	char folder[] = "/tmp/gpool-test-XXXXXX", config[64], source[PATH_MAX], why[GPOOL_LORA_REASON_BYTES];
+	char folder[TEMPORARY_PATH_BYTES], config[96], source[PATH_MAX], why[GPOOL_LORA_REASON_BYTES];
 	struct gpool_lora *lora = open_adapters();
 	uint32_t id;
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "gpool-test-XXXXXX")));
 	snprintf(config, sizeof(config), "%s/adapter_config.json", folder);
 	assert_non_null(realpath("tests/fixtures/adapters/plain/adapter_config.json", source));
 	assert_int_equal(symlink(source, config), 0);
