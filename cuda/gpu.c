@@ -158,7 +158,8 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 		if (strcasecmp(without_prefix(info.uuid), without_prefix(text)) == 0)
 			return i;
 	}
-	return gpu_fail(-ENODEV, "no device '%s': back end '%s' has %d devices", text, ops->name, count);
+	return gpu_fail(
+		-ENODEV, "no device '%s'; the number of devices of back end '%s' is %d", text, ops->name, count);
 }
 
 /* open_begin() - count a call of gpu_open(). Return: 0, or the injected fault. */

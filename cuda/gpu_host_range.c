@@ -197,10 +197,10 @@ int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: not a complete reservation",
 			(unsigned long long)bytes, (unsigned long long)va);
 	else if (range->mapped)
-		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: %llu granules are mapped",
+		rc = gpu_fail(-EINVAL, "cannot unreserve %llu bytes at 0x%llx: mapped granules: %llu",
 			(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)range->mapped);
 	else if (range->uses)
-		rc = gpu_fail(-EBUSY, "cannot unreserve %llu bytes at 0x%llx: %llu queued operations use it",
+		rc = gpu_fail(-EBUSY, "cannot unreserve %llu bytes at 0x%llx: queued operations use it (%llu)",
 			(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)range->uses);
 	else
 		table_remove(&host->ranges, range);
@@ -341,7 +341,7 @@ static int unmap_check(
 		if (!granule->memory)
 			return gpu_fail(-EINVAL, "cannot unmap a range with a hole");
 		if (granule->uses)
-			return gpu_fail(-EBUSY, "cannot unmap a range that %u queued operations use", granule->uses);
+			return gpu_fail(-EBUSY, "cannot unmap a range that queued operations use (%u)", granule->uses);
 	}
 	return 0;
 }
@@ -422,7 +422,7 @@ static int access_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, enu
 				"cannot set access of %llu bytes at 0x%llx: nothing is mapped at granule %llu",
 				(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)i);
 		if (granule[i].uses && access < granule[i].access)
-			return gpu_fail(-EBUSY, "cannot remove access to 0x%llx: %u queued operations use it",
+			return gpu_fail(-EBUSY, "cannot remove access to 0x%llx: queued operations use it (%u)",
 				(unsigned long long)(va + i * host->granularity), granule[i].uses);
 	}
 	if (mprotect((void *)va, bytes, access_protection(access)) < 0) {
@@ -532,7 +532,7 @@ int host_unregister(struct gpu *gpu, void *memory)
 	if (!registration || registration->va != (uintptr_t)memory)
 		rc = gpu_fail(-EINVAL, "cannot unregister %p: it is not registered", memory);
 	else if (registration->uses)
-		rc = gpu_fail(-EBUSY, "cannot unregister %p: %llu queued operations use it", memory,
+		rc = gpu_fail(-EBUSY, "cannot unregister %p: queued operations use it (%llu)", memory,
 			(unsigned long long)registration->uses);
 	else
 		table_remove(&host->registrations, registration);

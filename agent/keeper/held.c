@@ -103,13 +103,6 @@ void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t 
 	*place_of(table, last->kind, last->pool, last->id) = hole + 1;
 }
 
-const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id)
-{
-	const uint32_t *place = place_of(table, kind, pool, id);
-
-	return place && *place ? &table->list[*place - 1] : NULL;
-}
-
 void held_clear(struct held_table *table)
 {
 	for (uint32_t i = 0; i < table->count; i++)

@@ -30,8 +30,6 @@ struct held_table {
 int held_add(struct held_table *table, const struct held *item);
 /* held_drop() - close and remove an item. Does nothing if the item is not held. */
 void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
-/* held_find() - return an item, or NULL if it is not held. The pointer is valid until the next change. */
-const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
 void held_clear(struct held_table *table);
 
 #endif

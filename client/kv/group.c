@@ -697,7 +697,8 @@ int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_
 	if (!group_alive(group))
 		return -ECHILD;
 	if (member >= group->count)
-		return fail(-EINVAL, "member is %u; the group has %u caches", member, group->count);
+		return fail(
+			-EINVAL, "member is %u; the group has %u cache%s", member, group->count, plural(group->count));
 	pthread_mutex_lock(&group->lock);
 	error = group_find(group, sequence, &row);
 	if (!error) {

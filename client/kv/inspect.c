@@ -212,11 +212,11 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 			plural(kv_block_count(kv)));
 	if (!same_shape(kv, shape))
 		return fail(-EPROTO,
-			"the shape differs from that of the cache: %u layer%s, %u heads of %u elements of %u byte%s, "
-			"blocks of %u token%s",
-			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, kv->shape.head_size,
-			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes), kv->shape.block_tokens,
-			plural(kv->shape.block_tokens));
+			"the shape differs from that of the cache: %u layer%s, %u head%s of %u element%s of %u "
+			"byte%s, blocks of %u token%s",
+			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, plural(kv->shape.kv_heads),
+			kv->shape.head_size, plural(kv->shape.head_size), kv->shape.dtype_bytes,
+			plural(kv->shape.dtype_bytes), kv->shape.block_tokens, plural(kv->shape.block_tokens));
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)

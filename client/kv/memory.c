@@ -51,10 +51,11 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	kv->block_bytes = block_bytes_of(kv);
 	if (!kv->block_bytes)
 		return fail(-EINVAL,
-			"the shape contains 0, or a block has more than 2^40 bytes: %u layer%s, %u heads of %u "
-			"elements of %u byte%s",
-			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, kv->shape.head_size,
-			kv->shape.dtype_bytes, plural(kv->shape.dtype_bytes));
+			"the shape contains 0, or a block has more than 2^40 bytes: %u layer%s, %u head%s of %u "
+			"element%s of %u byte%s",
+			kv->shape.layers, plural(kv->shape.layers), kv->shape.kv_heads, plural(kv->shape.kv_heads),
+			kv->shape.head_size, plural(kv->shape.head_size), kv->shape.dtype_bytes,
+			plural(kv->shape.dtype_bytes));
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
 	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
 		uint64_t bytes = handles * handle_bytes, waste = bytes % kv->block_bytes;

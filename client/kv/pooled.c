@@ -637,7 +637,7 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index))
-		      : fail(-ENOSPC, "all %u addresses for shared blocks (pool_blocks) are in use",
+		      : fail(-ENOSPC, "no address for another shared block is left, of %u (pool_blocks)",
 				kv->pooled->count * count);
 	/* Another process has published the name in the meantime, with the same or other content. */
 	if (error == -ESTALE)

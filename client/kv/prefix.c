@@ -9,6 +9,7 @@
 
 #include "client/core/last_error.h"
 #include "shm/policy/eviction.h"
+#include "shm/plural.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/core/thread_cache.h"
@@ -131,8 +132,8 @@ static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, 
 	if (read->flags || read->reserved || (read->count && !read->ids))
 		return fail(-EINVAL,
 			"flags are 0x%x, reserved is %u and ids is %s; flags and reserved must be 0, and ids must have "
-			"%u elements",
-			read->flags, read->reserved, read->ids ? "set" : "NULL", read->count);
+			"%u element%s",
+			read->flags, read->reserved, read->ids ? "set" : "NULL", read->count, plural(read->count));
 	return kv->prefixes.entries ? 0 : fail_no_prefixes();
 }
 

@@ -70,9 +70,9 @@ static int stride_check(const char *name, uint32_t stride, const struct gpool_kv
 	return !stride || (stride >= width && stride % STRIDE_STEP == 0)
 		? 0
 		: fail(-EINVAL,
-			  "%s is %" PRIu32 " elements; it must be 0 or a multiple of %d that is at least %" PRIu32
+			  "%s is %" PRIu32 " element%s; it must be 0 or a multiple of %d that is at least %" PRIu32
 			  " (kv_heads * head_size)",
-			  name, stride, STRIDE_STEP, width);
+			  name, stride, plural(stride), STRIDE_STEP, width);
 }
 
 /* Check the arguments that the kernel would refuse without their names. */

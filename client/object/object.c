@@ -412,8 +412,8 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->number)
 		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
-		return fail(-ENOENT, "no entry %u: object '%s' has %u entries", index, object->name,
-			object->manifest.header->entries);
+		return fail(-ENOENT, "no entry %u: object '%s' has %u entr%s", index, object->name,
+			object->manifest.header->entries, object->manifest.header->entries == 1 ? "y" : "ies");
 	entry = &object->manifest.entries[index];
 	*key = object->manifest.data + entry->offset;
 	*value = object->manifest.data + manifest_value_at(entry->offset, entry->key_bytes);

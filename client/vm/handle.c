@@ -40,24 +40,6 @@ void handle_fall(struct gpool *pool, uint32_t page)
 	pin_drop(&pool->session, page);
 }
 
-bool vm_adopt(struct gpool *pool, uint32_t page, const struct vm_take_options *options)
-{
-	struct thread_cache *cache = thread_cache_of(pool);
-	struct thread_stats *transit;
-	bool ours;
-
-	if (unlikely(!cache))
-		return false;
-	transit = transit_begin(pool);
-	ours = lease_take(pool->session.free_bits, page, handle_pages(pool));
-	if (ours && unlikely(handle_stand(pool, cache, page, options ? options : &no_options))) {
-		pool_put(pool, page, handle_pages(pool));
-		ours = false;
-	}
-	transit_end(pool, transit);
-	return ours;
-}
-
 bool handle_fence(struct gpool *pool, uint32_t page, uint64_t fence)
 {
 	return entry_fence_raise(pool, block_entry(pool, page), fence);

@@ -44,12 +44,6 @@ int vm_take(struct gpool *pool, uint32_t handles, const struct vm_take_options *
 void vm_put(struct gpool *pool, const uint32_t *pages, uint32_t handles);
 
 /*
- * vm_adopt() - hold exactly this handle again, if it is idle in this session. Its content is undefined. Calls neither
- * driver nor agent.
- */
-bool vm_adopt(struct gpool *pool, uint32_t page, const struct vm_take_options *options);
-
-/*
  * handle_fence() - record that GPU work up to this fence uses a held handle. Return false if no joint fence is free.
  * handle_pending() - return true if such work of a held, offered or released handle is unfinished.
  */

@@ -248,8 +248,8 @@ static void trees_check(struct check *check)
 		(unsigned long long)check->unfenced);
 	expect(check, fenced == check->pending, NULL, "%llu pending region%s in trees, %llu in chunks",
 		(unsigned long long)fenced, plural(fenced), (unsigned long long)check->pending);
-	expect(check, ripe == check->ripe, NULL, "%llu ripe pending unmaps in the list, %llu in chunks",
-		(unsigned long long)ripe, (unsigned long long)check->ripe);
+	expect(check, ripe == check->ripe, NULL, "%llu ripe pending unmap%s in the list, %llu in chunks",
+		(unsigned long long)ripe, plural(ripe), (unsigned long long)check->ripe);
 	expect(check, ready == check->ready && tree_check(check, TREE_READIES, RB_ROOT(&set->readies), 0) == ready,
 		NULL, "%llu ready region%s in the list, %llu in chunks", (unsigned long long)ready, plural(ready),
 		(unsigned long long)check->ready);

@@ -216,10 +216,10 @@ void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_
 		return;
 	call->trace[call->traced] = '\0';
 	pool_log(vpmm->pool, POOL_LOG_DEBUG,
-		"vpmm: %s of %llu byte%s at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
+		"vpmm: %s of %llu byte%s at %#llx in stream %u: %s%s%.300s; %llu driver call%s", what,
 		(unsigned long long)call->bytes, plural(call->bytes), (unsigned long long)address, call->stream,
 		error ? gpool_strerror(error) : "done", call->traced ? ": " : "", call->trace,
-		(unsigned long long)calls);
+		(unsigned long long)calls, plural(calls));
 	if (vpmm->options.trace < 3 || lines_take(vpmm, &lines))
 		return;
 	short_tell(&lines, dump_log, vpmm->pool);

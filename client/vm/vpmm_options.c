@@ -202,8 +202,8 @@ int vpmm_options_read(struct vpmm *vpmm)
 	if (!options->page_bytes)
 		options->page_bytes = handle_bytes;
 	if (options->page_bytes % handle_bytes) {
-		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
-			(unsigned long long)options->page_bytes, vpmm->pool->header->name,
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "a page cannot have %llu byte%s: handles of pool '%s' have %llu",
+			(unsigned long long)options->page_bytes, plural(options->page_bytes), vpmm->pool->header->name,
 			(unsigned long long)handle_bytes);
 		return fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
 			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);

@@ -9,6 +9,7 @@
  */
 #include "client/vm/background.h"
 #include "tests/driver/calls.h"
+#include "tests/lib/temporary.h"
 
 #include <sys/resource.h>
 
@@ -394,10 +395,10 @@ static void test_imports_of_domains(void **state)
 				   "page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
 				   "tenants = ( { name = \"red\"; users = [ \"0\" ]; domain = \"red\"; }, "
 				   "{ name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n";
-	char path[] = "/tmp/gpool-calls-XXXXXX";
+	char path[TEMPORARY_PATH_BYTES];
 	const char *arguments[] = {"--config", path, QUIET, "--set", "lease.initial_pages=0", NULL};
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
-	int fd = mkstemp(path);
+	int fd = mkstemp(temporary_path(path, "gpool-calls-XXXXXX"));
 	struct gpool_range *range;
 	uint32_t requests;
 

@@ -12,6 +12,7 @@
 #include "client/vm/vpmm.h"
 #include "tests/driver/calls.h"
 #include "tests/integration/spill_view.h"
+#include "tests/lib/temporary.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -249,7 +250,7 @@ static void domains_start(void)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-calls-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-calls-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path,
 		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; "
 		"reserved = \"0 pages\"; } );\n"

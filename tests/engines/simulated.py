@@ -44,7 +44,6 @@ from gpool.vllm import GpoolConnector  # noqa: E402
 
 BLOCK_TOKENS, BLOCK_BYTES = 16, 128 << 10  # 4 blocks in a page of 512 KiB
 SLOT = BLOCK_BYTES // BLOCK_TOKENS // 8  # of a token, in words
-WORDS = 3  # written at the beginning, in the middle and at the end of a slot
 MASK = (1 << 62) - 1
 
 

@@ -20,6 +20,7 @@
 #include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 #include "tests/unit/adapter_rig.h"
+#include "tests/lib/temporary.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -171,7 +172,7 @@ static void model_open(struct model *model, uint32_t adapters_max, uint32_t rank
 	assert_int_equal(gpool_alloc(pool, (uint32_t)(bytes / gpool_page_bytes(pool) + 1), NULL, &model->block), 0);
 	assert_int_equal(gpool_address(pool, &model->block, &model->x), 0);
 	model->y = model->x + (uint64_t)TOKENS_MAX * model->in * 2;
-	strcpy(model->folder, "/tmp/gpool-lora-XXXXXX");
+	snprintf(model->folder, sizeof(model->folder), "%s/gpool-lora-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(model->folder));
 }
 

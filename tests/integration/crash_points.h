@@ -10,6 +10,7 @@
 
 #include "agent/base/crash_point.h"
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@ static const char *crash_setting = "lease.initial_pages=4"; /* an additional set
 static const char *crash_pool = POOL;
 static struct crash_file *crash;
 static _Atomic int64_t *countdown; /* of *crash */
-static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
+static char crash_file[TEMPORARY_PATH_BYTES];
 
 /* Return the path of .../tests/crash/gpoold-agent.so, which is built in the folder of the test program. */
 static inline const char *crash_module(void)
@@ -41,7 +42,7 @@ static inline int crash_start(void **state)
 
 	(void)state;
 	if (!countdown) {
-		int fd = mkstemp(crash_file);
+		int fd = mkstemp(temporary_path(crash_file, "gpool-crash-XXXXXX"));
 
 		assert_true(fd >= 0 && ftruncate(fd, sizeof(*crash)) == 0);
 		crash = mmap(NULL, sizeof(*crash), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -11,6 +11,7 @@
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
 #include "tests/unit/adapter_rig.h"
+#include "tests/lib/temporary.h"
 
 #include <sys/stat.h>
 
@@ -87,7 +88,7 @@ static inline uint32_t engine_adapter(uint32_t rank, enum safetensors_type type)
 
 static inline void engine_adapters_begin(void)
 {
-	strcpy(engine_folder, "/tmp/gpool-lora-XXXXXX");
+	snprintf(engine_folder, sizeof(engine_folder), "%s/gpool-lora-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(engine_folder));
 	engine_rig_count = 0;
 }

@@ -8,8 +8,9 @@
 #define GPOOL_TESTS_MOVER_WILL_H
 
 #include "tests/integration/spill_view.h"
+#include "tests/lib/temporary.h"
 
-static char mover_file[] = "/tmp/gpool-mover-XXXXXX";
+static char mover_file[TEMPORARY_PATH_BYTES];
 
 /* Set the behavior of hanging movers and of movers that are started from now on. */
 static inline void will(char what)
@@ -61,7 +62,7 @@ static inline pid_t mover_stop(void)
 
 static inline int will_begin(void **state)
 {
-	int fd = mkstemp(mover_file);
+	int fd = mkstemp(temporary_path(mover_file, "gpool-mover-XXXXXX"));
 
 	(void)state;
 	if (fd < 0)

@@ -9,6 +9,7 @@
  * host-signaled timelines are gates: work queued after a gate runs only after the test has opened it.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/export.h"
 #include "client/core/fence_ticket.h"
@@ -1013,7 +1014,7 @@ static void test_another_trust_domain(void **state)
 	FILE *file;
 
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/gpool-ipc-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-ipc-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

@@ -15,6 +15,7 @@
 #include "tests/integration/spill_view.h"
 #include "tests/lib/scale.h"
 #include "tests/lib/seed.h"
+#include "tests/lib/temporary.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -31,8 +32,7 @@ static void start_with_file(void)
 {
 	char text[256];
 
-	snprintf(text, sizeof(text), POOL_OF("2MiB") ",spill_directory=%s,spill_file=64MiB",
-		getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(text, sizeof(text), POOL_OF("2MiB") ",spill_directory=%s,spill_file=64MiB", temporary_folder());
 	kv_start((const char *const[]){"--pool", text, CALM, NULL}, BLOCKS);
 }
 

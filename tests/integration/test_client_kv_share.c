@@ -15,6 +15,7 @@
 #include "tests/integration/kv_engine.h"
 #include "tests/lib/scale.h"
 #include "tests/lib/seed.h"
+#include "tests/lib/temporary.h"
 
 /* Start an engine that shares a plain text of three and a half chunks. */
 static struct engine *sharer(uint64_t *sequence)
@@ -880,7 +881,7 @@ static void test_trust_domains(void **state)
 	FILE *file;
 
 	(void)state;
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-share-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-share-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 "

@@ -16,6 +16,7 @@
 #include "tests/lib/scale.h"
 #include "tests/lib/unwatched.h"
 #include "tests/unit/adapter_rig.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -127,7 +128,7 @@ static struct gpool_lora *lora_opened(struct gpool *pool, const char *cache_dir)
 static void engines_start(void)
 {
 	start(calm);
-	strcpy(folder, "/tmp/gpool-lora-XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/gpool-lora-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(folder));
 	rig_count = 0;
 	one = open_worker();

@@ -214,7 +214,8 @@ static void test_refused(void **state)
 		{"embed", 8, ENGINE_IN, 130, SAFETENSORS_F32},
 		{"model.layers.1.v", 65, ENGINE_IN, 130, SAFETENSORS_F32},
 	};
-	static const char *const words[] = {"", "has 256 input and 131 output features, but the batch has 256 and 130",
+	static const char *const words[] = {"",
+		"has 256 input features and 131 output features, but the batch has 256 and 130",
 		"layer 2, which is not a target in the 2 layers of the batch",
 		"'model.layers.*.up' in layer 1, which is not a target", "contains 'embed', which is not a target",
 		"has rank 65; the maximum of the batch is 64 (rank_max)"};

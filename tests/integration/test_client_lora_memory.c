@@ -14,6 +14,7 @@
 #include "client/gpool/lora.h"
 #include "tests/integration/life.h"
 #include "tests/integration/lora_weights.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -198,13 +199,13 @@ static bool cold_file_is_there(const char *folder)
 
 static void test_kept_on_disk(void **state)
 {
-	char folder[] = "/tmp/gpool-lora-XXXXXX", command[64];
+	char folder[TEMPORARY_PATH_BYTES], command[64];
 	struct gpool_lora *first, *second;
 	uint32_t id;
 
 	(void)state;
 	rig_begin(SAFETENSORS_F16, SAFETENSORS_BF16);
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "gpool-lora-XXXXXX")));
 	first = lora_opened(one, folder);
 	assert_int_equal(buffer_register(first, &id), 0);
 	acquired_is_right(first, id);

@@ -13,6 +13,7 @@
  */
 #include "client/lora/load/later.h"
 #include "tests/integration/lora_engine.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 
@@ -342,7 +343,7 @@ static void test_compression_threshold(void **state)
 	uint32_t ids[3];
 
 	(void)state;
-	strcpy(config_path, "/tmp/gpool-threshold-XXXXXX");
+	snprintf(config_path, sizeof(config_path), "%s/gpool-threshold-XXXXXX", temporary_folder());
 	close(mkstemp(config_path));
 	harness_config_write(config_path, THRESHOLD("1h"));
 	engine_start_with(arguments, "warm", 1);

@@ -85,11 +85,10 @@ static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 	assert_int_equal(harness_check(&harness), 0);
 	vm_park(&space, 5, handles);
 	/* One of the handles was taken in the meantime: first by this process, then by another one. */
-	assert_true(vm_adopt(pool, pages[2], NULL));
-	assert_false(vm_adopt(pool, pages[2], NULL));
+	assert_true(lease_take(pool->session.free_bits, pages[2], per_handle));
 	assert_int_equal(vm_adopt_run(&space, 5, handles, NULL, gone), 1);
 	assert_int_equal(gone[0], 7);
-	vm_put(pool, &pages[2], 1);
+	pool_put(pool, pages[2], per_handle);
 	vm_park(&space, 5, handles);
 	assert_int_equal(gpu_thread_calls_total(), calls);
 	other = open_worker();
@@ -281,10 +280,7 @@ static void test_at_the_quota(void **state)
 
 static bool is_idle(struct gpool *pool, uint32_t page)
 {
-	if (!vm_adopt(pool, page, NULL))
-		return false;
-	vm_put(pool, &page, 1);
-	return true;
+	return atomic_load(&pool->session.free_bits[page / 64]) >> (page % 64) & 1;
 }
 
 /* Released handles do not age, and are available to other sessions. */

@@ -9,6 +9,7 @@
  * `red` allocates and frees, and `blue` needs all pages.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
@@ -35,7 +36,7 @@ static void begin(const char *text)
 	struct gpool_vm_options options = GPOOL_VM_OPTIONS_INIT;
 	FILE *file;
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-vpmm-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-vpmm-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

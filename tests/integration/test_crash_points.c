@@ -15,6 +15,7 @@
 #include "shm/pool_segment.h"
 #include "shm/timeline.h"
 #include "tests/integration/crash_points.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -565,8 +566,7 @@ static void sink_play(void (*act)(void))
 {
 	char text[256];
 
-	snprintf(text, sizeof(text), POOL ",spill_memory=4MiB,spill_directory=%s,spill_file=16MiB",
-		getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(text, sizeof(text), POOL ",spill_memory=4MiB,spill_directory=%s,spill_file=16MiB", temporary_folder());
 	assert_int_equal(crash_stop(NULL), 0);
 	crash_pool = text;
 	crash_start(NULL);

@@ -19,6 +19,7 @@
 #include "shm/session_segment.h"
 #include "tests/lib/await.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -744,7 +745,7 @@ static void start_tenants(const char *text, const char *start_percent)
 	FILE *file;
 
 	snprintf(set_start, sizeof(set_start), "eviction.start=%s", start_percent);
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

@@ -18,6 +18,7 @@
 #include "client/core/request.h"
 #include "tests/lib/await.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -43,7 +44,7 @@ static const char lru[] = CONFIG("lru_size_aware"), adaptive[] = CONFIG("adaptiv
 
 static struct harness harness;
 static struct gpool *pool;
-static char config_path[] = "/tmp/gpool-adaptive-XXXXXX";
+static char config_path[TEMPORARY_PATH_BYTES];
 
 static void start(const char *config)
 {
@@ -386,7 +387,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_predecessors_of_open_objects_are_kept, stop),
 		cmocka_unit_test_teardown(test_a_session_keeps_only_open_objects, stop),
 	};
-	int failed, fd = mkstemp(config_path);
+	int failed, fd = mkstemp(temporary_path(config_path, "gpool-adaptive-XXXXXX"));
 
 	if (fd < 0)
 		return 1;

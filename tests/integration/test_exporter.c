@@ -9,6 +9,7 @@
  */
 #include "client/object/object.h"
 #include "tests/integration/exporter_process.h"
+#include "tests/lib/temporary.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -18,7 +19,7 @@ static char link_folder[64], link_path[80];
 
 static void exporter_begin(void)
 {
-	strcpy(link_folder, "/tmp/test_exporter.XXXXXX");
+	snprintf(link_folder, sizeof(link_folder), "%s/test_exporter.XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(link_folder));
 	snprintf(link_path, sizeof(link_path), "%s/run", link_folder);
 	assert_int_equal(symlink(harness.directory, link_path), 0);

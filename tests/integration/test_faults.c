@@ -26,6 +26,7 @@
 #include "tests/lib/await.h"
 #include "tests/integration/fault_rounds.h"
 #include "tests/lib/scale.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -145,7 +146,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 
 	/* Use a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
 	if (!*base || access(base, F_OK)) {
-		strcpy(base, "/tmp/gpool-faults-XXXXXX");
+		snprintf(base, sizeof(base), "%s/gpool-faults-XXXXXX", temporary_folder());
 		assert_non_null(mkdtemp(base));
 		assert_int_equal(chmod(base, 0755), 0);
 		snprintf(directory, sizeof(directory), "%s/run", base);
@@ -479,7 +480,8 @@ static int manager_open(void)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-	snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/gpool-faults-notify-%d", (int)getpid());
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/gpool-faults-notify-%d", temporary_folder(),
+		(int)getpid());
 	unlink(address.sun_path);
 	assert_int_equal(bind(manager, (const struct sockaddr *)&address, sizeof(address)), 0);
 	setenv("NOTIFY_SOCKET", address.sun_path, 1);

@@ -40,6 +40,7 @@
 #include "client/core/events.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
+#include "tests/lib/temporary.h"
 
 enum { SILENCE_MS = 100 }; /* time in which no message may arrive */
 enum {
@@ -201,7 +202,7 @@ static int set_up(void **state)
 	memset(&fixture, 0, sizeof(fixture));
 	fixture.descriptors = count_descriptors(getpid());
 	fixture.front = -1;
-	strcpy(fixture.folder, "/tmp/gpool-front-XXXXXX");
+	snprintf(fixture.folder, sizeof(fixture.folder), "%s/gpool-front-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(fixture.folder));
 	snprintf(fixture.control_path, sizeof(fixture.control_path), "%s/control", fixture.folder);
 	snprintf(fixture.events_path, sizeof(fixture.events_path), "%s/events", fixture.folder);

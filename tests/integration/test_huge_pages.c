@@ -9,6 +9,7 @@
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"
+#include "tests/lib/temporary.h"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -140,7 +141,7 @@ static void test_each_handle_of_its_own_is_huge_too(void **state)
 	FILE *file;
 
 	(void)state;
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-huge-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-huge-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);
@@ -221,7 +222,7 @@ static void test_more_than_the_group_may_have(void **state)
 		print_message("this kernel has no control groups of version 2\n");
 		skip();
 	}
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-huge-%d", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-huge-%d", temporary_folder(), (int)getpid());
 	alarm(STUCK_SECONDS);
 	pid = fork();
 	if (pid == 0)

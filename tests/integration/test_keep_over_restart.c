@@ -9,6 +9,7 @@
  * passes it to the next gpoold.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "agent/base/layout.h"
 #include "client/gpool.h"
@@ -36,7 +37,7 @@ static void manager_begin(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-	snprintf(manager.place, sizeof(manager.place), "/tmp/gpool-notify-%d", (int)getpid());
+	snprintf(manager.place, sizeof(manager.place), "%s/gpool-notify-%d", temporary_folder(), (int)getpid());
 	unlink(manager.place);
 	manager.socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_true(manager.socket >= 0);
@@ -130,7 +131,7 @@ static void give_stored(char script[64], const char *before)
 	char text[900];
 	int length;
 
-	snprintf(script, 64, "/tmp/gpool-given-%d", (int)getpid());
+	snprintf(script, 64, "%s/gpool-given-%d", temporary_folder(), (int)getpid());
 	length = snprintf(text, sizeof(text), "#!/bin/sh\n%s\nexport LISTEN_PID=$$\n%sexec '%s' \"$@\" %s\n", before,
 		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside(program),
 		manager.stored >= 0 ? "3<&9" : "");
@@ -219,12 +220,12 @@ static uint32_t starts_recorded(const struct gpool *pool)
 /* gpoold gets the open file of spilled pages at a restart, so it keeps the pool even if the directory was removed. */
 static void test_a_directory_may_disappear(void **state)
 {
-	char folder[] = "/tmp/gpool-spilled-XXXXXX", text[160];
+	char folder[TEMPORARY_PATH_BYTES], text[160];
 	const char *const arguments[] = {"--pool", text, KEEP, NULL};
 	struct gpool *pool;
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "gpool-spilled-XXXXXX")));
 	snprintf(text, sizeof(text), POOL ",spill_directory=%s,spill_file=8MiB", folder);
 	manager_begin();
 	start_given(arguments);

@@ -9,6 +9,7 @@
  * files of a child are read in /proc.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "agent/keeper/child.h"
 #include "client/core/request.h"
@@ -113,8 +114,8 @@ static void test_a_restart_keeps_the_configuration(void **state)
 {
 	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
 				   "\"512KB\"; reserved = \"0 pages\"; } );\n";
-	char path[64] = "/tmp/gpool-keeper-XXXXXX";
-	int fd = mkstemp(path);
+	char path[TEMPORARY_PATH_BYTES];
+	int fd = mkstemp(temporary_path(path, "gpool-keeper-XXXXXX"));
 	const char *const arguments[] = {"--config", path, NULL};
 	struct result result;
 
@@ -321,7 +322,7 @@ static void limits_low(char path[64], int most)
 		script, sizeof(script), "#!/bin/sh\nulimit -n %d && exec '%s' \"$@\"\n", most, beside("../gpoold"));
 
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
-	snprintf(path, 64, "/tmp/gpool-few-%d", (int)getpid());
+	snprintf(path, 64, "%s/gpool-few-%d", temporary_folder(), (int)getpid());
 	file_write(path, script, (size_t)length);
 	assert_int_equal(chmod(path, 0700), 0);
 	assert_int_equal(setenv("GPOOLD", path, 1), 0);

@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "tests/integration/last_error.h"
+#include "tests/lib/temporary.h"
 
 enum { PAGES = 512, PAGE_BYTES = 512 * 1024 };
 
@@ -269,10 +270,11 @@ static void test_objects(void **state)
 	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL,
 		"no allocation 3: object 'o' has 1 allocation");
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
+	assert_int_equal(gpool_object_set(object, "a", "x", 1), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is already published");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
-	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "no entry 3: object 'o' has 0 entries");
+	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "no entry 3: object 'o' has 1 entry");
 	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 byte,");
 	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or");
@@ -717,6 +719,8 @@ static void test_writing_int8(void **state)
 	write.key_stride = 0;
 	write.value_stride = 132;
 	SAYS(gpool_kv_write(kv, &write), -EINVAL, "value_stride is 132 elements; it must be 0 or a multiple of 8");
+	write.value_stride = 1;
+	SAYS(gpool_kv_write(kv, &write), -EINVAL, "value_stride is 1 element; it must be 0 or a multiple of 8");
 	SAYS(gpool_kv_attention(kv, &attention), -EINVAL,
 		"the cache has GPOOL_KV_INT8, so GPOOL_KV_ATTENTION_INT8 is required");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
@@ -881,12 +885,12 @@ static void test_files_that_are_no_weights(void **state)
 		{-1, "is a directory, not a regular file"},
 		{-2, "is a pipe, not a regular file"},
 	};
-	char folder[] = "/tmp/gpool-test-XXXXXX", config[64], source[PATH_MAX], why[GPOOL_LORA_REASON_BYTES];
+	char folder[TEMPORARY_PATH_BYTES], config[96], source[PATH_MAX], why[GPOOL_LORA_REASON_BYTES];
 	struct gpool_lora *lora = open_adapters();
 	uint32_t id;
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "gpool-test-XXXXXX")));
 	snprintf(config, sizeof(config), "%s/adapter_config.json", folder);
 	assert_non_null(realpath("tests/fixtures/adapters/plain/adapter_config.json", source));
 	assert_int_equal(symlink(source, config), 0);
@@ -943,7 +947,7 @@ static void test_batches(void **state)
 	snprintf(text, sizeof(text), "stream %u is host-signaled and cannot execute work", timeline);
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, timeline), -EINVAL, text);
 	gpool_stream_close(pool, timeline);
-	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers use these adapters");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "the adapters have 1 user; destroy");
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/integration/life.h"
 #include "tests/integration/last_error.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -30,7 +31,7 @@ static int begin(void **state)
 	const char *arguments[] = {"--config", config_path, NULL};
 
 	(void)state;
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-last-error-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-last-error-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path, CONFIG);
 	start(arguments);
 	red = open_as(0, NULL, "red");

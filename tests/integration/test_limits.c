@@ -10,6 +10,7 @@
 #include "shm/pool_segment.h"
 #include "tests/lib/await.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 #include "shm/monotonic.h"
 
 #include <errno.h>
@@ -259,7 +260,7 @@ static void start_tenants_with(const char *setting1, const char *setting2)
 		setting2 ? "--set" : NULL, setting2, NULL};
 	FILE *file;
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	assert_true(fputs(config_text, file) >= 0);

@@ -13,6 +13,7 @@
  * Requirements: S3.
  */
 #include "tests/integration/mover_will.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/spill.h"
 #include "shm/monotonic.h"
@@ -81,7 +82,7 @@ static void begin_config(const char *text)
 {
 	FILE *file;
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-mover-gone-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-mover-gone-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

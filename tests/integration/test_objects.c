@@ -14,6 +14,7 @@
 #include "shm/manifest.h"
 #include "tests/lib/await.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -1206,7 +1207,7 @@ static int run_with(const char *handle_size, const struct CMUnitTest *tests, siz
 	FILE *file;
 	int failed;
 
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	if (!file || fprintf(file, config_text, handle_size) < 0 || fclose(file))
 		return 1;

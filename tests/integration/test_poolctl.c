@@ -10,6 +10,7 @@
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include "client/object/object.h"
 
@@ -222,11 +223,11 @@ static void test_no_agent(void **state)
 		{"adapters"},
 		{"prefixes"},
 	};
-	char directory[] = "/tmp/poolctl.XXXXXX";
+	char directory[TEMPORARY_PATH_BYTES];
 	struct result result;
 
 	(void)state;
-	assert_non_null(mkdtemp(directory));
+	assert_non_null(mkdtemp(temporary_path(directory, "poolctl.XXXXXX")));
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		result = poolctl("-d", directory, lines[i][0], lines[i][1], lines[i][2], lines[i][3], NULL);
 		expect(&result, NO_AGENT);
@@ -259,7 +260,7 @@ static void test_no_agent(void **state)
 static void test_a_killed_gpoold(void **state)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	char directory[] = "/tmp/poolctl.XXXXXX", pid_path[64];
+	char directory[TEMPORARY_PATH_BYTES], pid_path[64];
 	struct result result;
 	int status, attach = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	pid_t gone = fork();
@@ -269,7 +270,7 @@ static void test_a_killed_gpoold(void **state)
 	if (gone == 0)
 		_exit(0);
 	assert_int_equal(waitpid(gone, &status, 0), gone);
-	assert_non_null(mkdtemp(directory));
+	assert_non_null(mkdtemp(temporary_path(directory, "poolctl.XXXXXX")));
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s/attach", directory);
 	assert_int_equal(bind(attach, (struct sockaddr *)&address, sizeof(address)), 0);
 	close(attach);
@@ -304,12 +305,12 @@ static void test_doctor(void **state)
 		"wipe on fork", "NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC",
 		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "socket directory", "agent",
 		"clock source", "CPUs"};
-	char directory[] = "/tmp/poolctl.XXXXXX";
+	char directory[TEMPORARY_PATH_BYTES];
 	struct result result;
 	int fails;
 
 	(void)state;
-	assert_non_null(mkdtemp(directory));
+	assert_non_null(mkdtemp(temporary_path(directory, "poolctl.XXXXXX")));
 	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
 	expect_document(&result, "doctor");
 	for (size_t i = 0; i < sizeof(things) / sizeof(things[0]); i++)
@@ -1395,7 +1396,7 @@ static struct result as_observer(const char *first, ...)
 
 static void test_roles(void **state)
 {
-	char file[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	char file[TEMPORARY_PATH_BYTES], snapshot[64];
 	struct result result;
 
 	(void)state;
@@ -1416,7 +1417,7 @@ static void test_roles(void **state)
 	result_free(&result);
 
 	/* an observer's snapshot contains the data that it may see: both pools, no session */
-	assert_non_null(mkdtemp(file));
+	assert_non_null(mkdtemp(temporary_path(file, "poolctl.XXXXXX")));
 	assert_int_equal(chmod(file, 0777), 0);
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", file);
 	result = as_observer("dump", snapshot, "-d", world.harness.directory, "-o", "json", NULL);
@@ -1463,7 +1464,7 @@ static void test_stopped_agent(void **state)
 {
 	struct result result = AGENT_JSON("status");
 	pid_t agent = (pid_t)number(result.json, "agent_pid");
-	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	char folder[TEMPORARY_PATH_BYTES], snapshot[64];
 	double pinned = number(list(&result, "pools")->child, "pinned_pages");
 	double leased = number(list(&result, "pools")->child, "leased_pages");
 
@@ -1493,7 +1494,7 @@ static void test_stopped_agent(void **state)
 	expect(&result, OK);
 	result_free(&result);
 
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "poolctl.XXXXXX")));
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", folder);
 	result = AGENT_JSON("dump", snapshot);
 	expect(&result, OK);

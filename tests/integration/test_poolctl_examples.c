@@ -9,6 +9,7 @@
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <stdbool.h>
 
@@ -82,7 +83,7 @@ static void test_exit_codes_of_every_verb(void **state)
 /* ---- with an agent ---- */
 
 static struct harness harness;
-static char folder[] = "/tmp/gpool-examples-XXXXXX"; /* for the files that the examples write */
+static char folder[TEMPORARY_PATH_BYTES]; /* for the files that the examples write */
 static struct gpool *worker;
 
 static void worker_open(void)
@@ -104,7 +105,7 @@ static int start(void **state)
 	const char *arguments[] = {"--config", config_path, NULL};
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "gpool-examples-XXXXXX")));
 	assert_int_equal(chdir(folder), 0);
 	snprintf(config_path, sizeof(config_path), "%s/gpoold.conf", folder);
 	file_write(config_path, config, sizeof(config) - 1);

@@ -10,6 +10,7 @@
  * Requirements: O1.
  */
 #include "tests/integration/poolctl_process.h"
+#include "tests/lib/temporary.h"
 
 #include "shm/object_names.h"
 #include "shm/session_segment.h"
@@ -100,7 +101,7 @@ static int keeper_setup(void **state)
 	char text[32];
 
 	assert_non_null(keeper);
-	strcpy(keeper->directory, "/tmp/poolctl.XXXXXX");
+	snprintf(keeper->directory, sizeof(keeper->directory), "%s/poolctl.XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(keeper->directory));
 	snprintf(keeper->pid_file, sizeof(keeper->pid_file), "%s/gpoold.pid", keeper->directory);
 	snprintf(keeper->snapshot, sizeof(keeper->snapshot), "%s/snapshot", keeper->directory);

@@ -12,6 +12,7 @@
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/pool.h"
 #include "shm/timeline.h"
@@ -562,7 +563,7 @@ static pid_t agent_pid(void)
 /* Poolctl reads a stopped agent's tables without the agent. Once a successor runs, it sends requests again. */
 static void test_without_agent(void **state)
 {
-	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	char folder[TEMPORARY_PATH_BYTES], snapshot[64];
 	pid_t agent = agent_pid();
 	struct result result;
 
@@ -579,7 +580,7 @@ static void test_without_agent(void **state)
 	expect(&result, NO_AGENT);
 	expect_text(result.err, "--offline");
 	result_free(&result);
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "poolctl.XXXXXX")));
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", folder);
 	result = poolctl("-d", world.harness.directory, "dump", snapshot, NULL);
 	expect(&result, OK);
@@ -609,13 +610,13 @@ static void test_without_agent(void **state)
 static void test_snapshot_without_sessions(void **state)
 {
 	static const uint64_t nothing[6] = {0};
-	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	char folder[TEMPORARY_PATH_BYTES], snapshot[64];
 	struct result result;
 	size_t bytes, at;
 	uint64_t *content;
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
+	assert_non_null(mkdtemp(temporary_path(folder, "poolctl.XXXXXX")));
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", folder);
 	result = poolctl("-d", world.harness.directory, "dump", snapshot, NULL);
 	expect(&result, OK);

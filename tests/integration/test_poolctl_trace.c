@@ -512,7 +512,7 @@ static void test_liar(void **state)
 	flight_write(ring, &lie, NULL);
 	result = AGENT("trace");
 	assert_int_equal(result.code, OK);
-	assert_string_equal(result.err, "poolctl: skipping 1 invalid records\n");
+	assert_string_equal(result.err, "poolctl: skipping 1 invalid record\n");
 	check_trace(result.json);
 	assert_int_equal(count_of(result.json, "evict", "i", world.killed), before);
 	assert_int_equal(count_of(result.json, "pin-stale", "i", world.killed), 0);

@@ -12,6 +12,7 @@
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/pool.h"
 
@@ -54,7 +55,7 @@ static int setup(void **state)
 
 	(void)state;
 	alarm(STUCK_SECONDS);
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-transfers-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-transfers-%d.conf", temporary_folder(), (int)getpid());
 	file_write(config_path, config_text, sizeof(config_text) - 1);
 	harness_start(&harness, arguments);
 	red = open_as("red");

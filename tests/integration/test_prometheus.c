@@ -11,6 +11,7 @@
  */
 #include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
+#include "tests/lib/temporary.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -297,7 +298,7 @@ static void test_dashboard_has_data(void **state)
 
 	(void)state;
 	skip_without("prometheus");
-	strcpy(folder, "/tmp/test_prometheus.XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/test_prometheus.XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(folder));
 	count = queries_read(queries);
 	assert_true(count > 50);

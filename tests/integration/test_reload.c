@@ -14,6 +14,7 @@
 #include "proto/codec.h"
 #include "tests/integration/life.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -48,12 +49,12 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 		{POOLS_OF("32MiB") "adapters = {\n	compression_threshold = 60;\n};\n", 3},
 		{POOLS_OF("32MiB") "access = { admins = {\n	users = [ \"nobody-of-that-name\" ]; }; };\n", 3},
 	};
-	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], place[96], text[2048];
+	char base[TEMPORARY_PATH_BYTES], directory[64], log[64], place[96], text[2048];
 	struct stat stat_of;
 
 	(void)state;
 	alarm(STUCK_SECONDS);
-	assert_non_null(mkdtemp(base));
+	assert_non_null(mkdtemp(temporary_path(base, "gpool-test-XXXXXX")));
 	assert_int_equal(chmod(base, 0711), 0); /* the front runs as another user */
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
@@ -85,13 +86,13 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
  */
 static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 {
-	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], text[4096];
+	char base[TEMPORARY_PATH_BYTES], directory[64], log[64], text[4096];
 	const char *const arguments[] = {"--config", config_path, "--dir", directory, NULL};
 	struct stat stat_of;
 	pid_t pid;
 
 	(void)state;
-	assert_non_null(mkdtemp(base));
+	assert_non_null(mkdtemp(temporary_path(base, "gpool-test-XXXXXX")));
 	assert_int_equal(chmod(base, 0711), 0); /* the front runs as another user */
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
@@ -115,7 +116,7 @@ static void start_config(const char *text)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path, text);
 	start(arguments);
 }
@@ -273,7 +274,7 @@ static void test_an_admin_needs_no_tenant(void **state)
 
 	(void)state;
 	alarm(STUCK_SECONDS);
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path, POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " TWO " );\n");
 	harness_start(&harness, arguments);
 	unlink(config_path);

@@ -14,6 +14,7 @@
 #include "client/core/pool.h"
 #include "client/core/refill.h"
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -217,7 +218,7 @@ static void begin_with(const char *config_text)
 	const char *arguments[] = {"--config", path, NULL};
 	FILE *file;
 
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	assert_non_null(file);
 	assert_true(fputs(config_text, file) >= 0);
@@ -690,7 +691,7 @@ static int begin_shared(void **state)
 	char path[64];
 
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(path, SHARED_CONFIG);
 	start((const char *const[]){"--config", path, NULL});
 	unlink(path);

@@ -6,6 +6,7 @@
  * each handle. Method: this process attaches, allocates, and tries both on each memfd named gpool-* that it has open.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "client/gpool.h"
 
@@ -97,7 +98,7 @@ static void test_no_handle_can_be_grown(void **state)
 
 	(void)state;
 	alarm(STUCK_SECONDS);
-	snprintf(path, sizeof(path), "/tmp/gpool-rights-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-rights-%d.conf", temporary_folder(), (int)getpid());
 	file_write(path, TWO_DOMAINS, strlen(TWO_DOMAINS));
 	harness_start(&harness, (const char *const[]){"--config", path, NULL});
 	unlink(path);

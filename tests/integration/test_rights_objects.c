@@ -8,6 +8,7 @@
  * Method: a real gpoold with tenants `red`, `blue` and `rose`. Red is the victim, and each case is one attack.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include "client/object/object.h"
 
@@ -38,7 +39,7 @@ static void start_config(const char *text)
 	const char *arguments[] = {"--config", config_path, NULL};
 	FILE *file;
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-rights-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-rights-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

@@ -7,6 +7,7 @@
  * to open them.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "client/gpool.h"
 
@@ -100,7 +101,7 @@ static void become_user(void)
 {
 	char program[128];
 
-	strcpy(folder, "/tmp/gpool-rights-XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/gpool-rights-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(folder));
 	assert_int_equal(chmod(folder, 0755), 0);
 	copy("../gpoold");

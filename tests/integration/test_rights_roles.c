@@ -10,6 +10,7 @@
  * Requirements: S9.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include "shm/pool_segment.h"
 
@@ -39,7 +40,7 @@ static struct gpool *red, *blue, *rose;
 
 static void start_config(const char *text)
 {
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-rights-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-rights-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path, text);
 	start((const char *const[]){"--config", config_path, NULL});
 }

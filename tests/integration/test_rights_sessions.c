@@ -11,6 +11,7 @@
  * Requirements: S9.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "agent/session/session.h"
 #include "proto/attach.h"
@@ -167,7 +168,7 @@ static void begin(const char *tenants, const char *limits)
 		skip();
 	}
 	alarm(STUCK_SECONDS);
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-sessions-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-sessions-%d.conf", temporary_folder(), (int)getpid());
 	config_write(tenants, limits);
 	harness_start(&harness, (const char *const[]){"--config", config_path, NULL});
 	/* Permit every user to connect to the socket. */

@@ -18,6 +18,7 @@
 #include "shm/doorbell.h"
 #include "tests/integration/life.h"
 #include "tests/lib/harness.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -942,7 +943,7 @@ static void start_tenants(void)
 	char path[64];
 	FILE *file;
 
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);

@@ -11,6 +11,7 @@
  * Requirements: U10.
  */
 #include "tests/integration/spill_view.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 
@@ -389,7 +390,7 @@ static int begin_tenants(void **state)
 	FILE *file;
 
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	snprintf(path, sizeof(path), "%s/gpool-test-%d.conf", temporary_folder(), (int)getpid());
 	file = fopen(path, "we");
 	assert_non_null(file);
 	assert_true(

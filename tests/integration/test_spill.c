@@ -12,6 +12,7 @@
  * Requirements: U13.
  */
 #include "tests/integration/spill_view.h"
+#include "tests/lib/temporary.h"
 
 #include "client/core/spill.h"
 
@@ -329,11 +330,9 @@ static void test_worker_killed(void **state)
 
 static void with_file(const char *memory, const char *file, char *pool_text, size_t bytes)
 {
-	char folder[64];
-
 	/* The runtime directory does not exist yet, so use the folder for temporary files itself. */
-	snprintf(folder, sizeof(folder), "%s", getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	snprintf(pool_text, bytes, POOL ",spill_memory=%s,spill_directory=%s,spill_file=%s", memory, folder, file);
+	snprintf(pool_text, bytes, POOL ",spill_memory=%s,spill_directory=%s,spill_file=%s", memory, temporary_folder(),
+		file);
 }
 
 static void test_memory_full_then_file(void **state)

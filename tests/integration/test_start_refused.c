@@ -182,8 +182,8 @@ static void test_what_is_checked(void **state)
 static void test_a_device_that_does_not_exist(void **state)
 {
 	(void)state;
-	REFUSED("pool 'a': cannot use device '99' of back end 'host' with the peers 'none': no device '99': back end "
-		"'host' has 8 devices",
+	REFUSED("pool 'a': cannot use device '99' of back end 'host' with the peers 'none': no device '99'; the number "
+		"of devices of back end 'host' is 8",
 		"--dir", directory, "--pool", "name=a,backend=host,size=8MiB,device=99");
 	REFUSED("no device '99'", "--dir", directory, "--pool", "name=a,backend=host,size=8MiB,peers=1 99");
 	REFUSED("cannot open '/nowhere': No such file or directory", "--dir", directory, "--module", "/nowhere",

@@ -12,6 +12,7 @@
  * Requirements: S8.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include "client/vm/space.h"
 #include "proto/attach.h"
@@ -47,7 +48,7 @@ static void start_config(const char *text)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
 
-	snprintf(config_path, sizeof(config_path), "/tmp/gpool-trust-%d.conf", (int)getpid());
+	snprintf(config_path, sizeof(config_path), "%s/gpool-trust-%d.conf", temporary_folder(), (int)getpid());
 	harness_config_write(config_path, text);
 	start(arguments);
 }

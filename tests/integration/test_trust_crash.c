@@ -8,6 +8,7 @@
  * Requirements: S8.
  */
 #include "tests/integration/life.h"
+#include "tests/lib/temporary.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@
 enum { RED_BYTE = 0xad, SOME = 6, DEATHS_OF_ONE = 16 };
 
 static _Atomic int64_t *countdown;
-static char config_path[64], crash_path[] = "/tmp/gpool-crash-XXXXXX";
+static char config_path[64], crash_path[TEMPORARY_PATH_BYTES];
 static struct gpool *red, *blue;
 
 static const char configuration[] =
@@ -46,7 +47,7 @@ static int crash_start(void **state)
 
 	(void)state;
 	if (!countdown) {
-		int fd = mkstemp(crash_path);
+		int fd = mkstemp(temporary_path(crash_path, "gpool-crash-XXXXXX"));
 		FILE *file;
 
 		assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
@@ -54,7 +55,7 @@ static int crash_start(void **state)
 		assert_ptr_not_equal(countdown, MAP_FAILED);
 		close(fd);
 		setenv("GPOOL_CRASH_FILE", crash_path, 1);
-		snprintf(config_path, sizeof(config_path), "/tmp/gpool-trust-%d.conf", (int)getpid());
+		snprintf(config_path, sizeof(config_path), "%s/gpool-trust-%d.conf", temporary_folder(), (int)getpid());
 		file = fopen(config_path, "we");
 		assert_true(file && fputs(configuration, file) >= 0 && fclose(file) == 0);
 	}

@@ -14,6 +14,7 @@
  * Requirements: S4.
  */
 #include "tests/integration/keeper.h"
+#include "tests/lib/temporary.h"
 
 #include "agent/base/layout.h"
 #include "agent/base/module.h"
@@ -33,7 +34,7 @@
 
 enum { ENGINES = 3, BLOCK_PAGES = 6, OBJECT_PAGES = 4, MORE_PAGES = 8 };
 
-static char folder[32], module[64];
+static char folder[TEMPORARY_PATH_BYTES], module[64];
 
 /* ---- engines ---- */
 
@@ -196,7 +197,7 @@ static void start_with(const char *second)
 	const char *const arguments[] = {"--module", module, "--pool", POOL, second ? "--pool" : NULL, second, NULL};
 
 	alarm(STUCK_SECONDS);
-	strcpy(folder, "/tmp/gpool-upgrade-XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/gpool-upgrade-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(folder));
 	snprintf(module, sizeof(module), "%s/gpoold-agent.so", folder);
 	install(OWN, module);
@@ -502,7 +503,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 
 	(void)state;
 	alarm(STUCK_SECONDS);
-	strcpy(folder, "/tmp/gpool-upgrade-XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/gpool-upgrade-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(folder));
 	strcpy(path, folder);
 	for (int i = 0; i < FOLDERS; i++) {

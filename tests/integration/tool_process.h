@@ -27,11 +27,13 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/temporary.h"
+
 enum { TOOL_STUCK_SECONDS = 1000, TOOL_ARGUMENTS_MAX = 32, TOOL_TEXT_MAX = 4 << 20 };
 
 static struct {
 	char program[4096 + 32];
-	char folder[40];
+	char folder[TEMPORARY_PATH_BYTES];
 	char temporary[64], out[64], error[64];
 } tool;
 
@@ -182,7 +184,7 @@ static inline int tool_prepare(const char *name, const char *variable)
 	sprintf(strrchr(tool.program, '/'), "/../%.20s", name);
 	if (getenv(variable))
 		snprintf(tool.program, sizeof tool.program, "%s", getenv(variable));
-	strcpy(tool.folder, "/tmp/test_tool.XXXXXX");
+	snprintf(tool.folder, sizeof(tool.folder), "%s/test_tool.XXXXXX", temporary_folder());
 	/* The agent's front may run as another user, which must have access to its sockets. */
 	if (!mkdtemp(tool.folder) || chmod(tool.folder, 0711) != 0)
 		return -1;

@@ -112,6 +112,10 @@ class Arguments(AgentTest):
                 self.assertRaisesRegex(OverflowError, r"^\w+ is -?\d+; it must be from -?\d+ to \d+$", call)
         with self.assertRaisesRegex(TypeError, "page_count is 1.5, which is not an integer"):
             pool.reserve_range(1.5)
+        with self.assertRaisesRegex(TypeError, "page_count is True, which is not an integer"):
+            pool.reserve_range(True)
+        with self.assertRaisesRegex(TypeError, "owner_id is True, which is not an integer"):
+            pool.create_sliced_range(1, 1, owner_id=True)
         with self.assertRaisesRegex(OverflowError, "salt is 18446744073709551616; it must be from 0 to "):
             pool.adapters(salt=(1, 1 << 64))
 

@@ -23,6 +23,7 @@
  */
 #include "tests/stress/stress_agent.h"
 #include "tests/stress/adapters_engine.h"
+#include "tests/lib/temporary.h"
 
 #include <pthread.h>
 
@@ -98,7 +99,7 @@ static bool files_make(void)
 	struct counters *counters = &stage->counters;
 	char path[128];
 
-	strcpy(counters->folder, "/tmp/gpool-adapters-XXXXXX");
+	snprintf(counters->folder, sizeof(counters->folder), "%s/gpool-adapters-XXXXXX", temporary_folder());
 	if (!mkdtemp(counters->folder) || !file_write("gpoold.conf", tenants, strlen(tenants), counters->folder))
 		return false;
 	for (uint32_t i = 0; i < 2; i++) {

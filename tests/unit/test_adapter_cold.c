@@ -15,6 +15,7 @@
 #include "client/lora/format/int8_form.h"
 #include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
+#include "tests/lib/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +33,7 @@
 
 static struct reason reason;
 static int folder;
-static char folder_path[] = "/tmp/test_adapter_cold-XXXXXX";
+static char folder_path[TEMPORARY_PATH_BYTES];
 
 /* ---- calls that fail ---- */
 
@@ -528,7 +529,7 @@ static void test_source(void **state)
 static int folder_open(void **state)
 {
 	(void)state;
-	if (!mkdtemp(folder_path))
+	if (!mkdtemp(temporary_path(folder_path, "test_cold-XXXXXX")))
 		return -1;
 	folder = open(folder_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return folder < 0 ? -1 : 0;

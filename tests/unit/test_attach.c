@@ -32,6 +32,7 @@
 
 #include "proto/attach.h"
 #include "tests/lib/await.h"
+#include "tests/lib/temporary.h"
 
 enum { STUCK_SECONDS = 1000, WAIT_MS = AWAIT_MS };
 
@@ -64,7 +65,7 @@ static int set_up(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	fixture.ours = pair[0];
 	fixture.theirs = pair[1];
-	strcpy(fixture.folder, "/tmp/gpool-attach-XXXXXX");
+	snprintf(fixture.folder, sizeof(fixture.folder), "%s/gpool-attach-XXXXXX", temporary_folder());
 	assert_non_null(mkdtemp(fixture.folder));
 	*state = &fixture;
 	return 0;

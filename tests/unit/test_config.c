@@ -26,6 +26,7 @@
 #include "agent/config/config.h"
 #include "agent/config/config_value.h"
 #include "agent/config/recipe.h"
+#include "tests/lib/temporary.h"
 
 static char folder[64], conf[80], conf_d[80];
 static struct config config;
@@ -77,7 +78,7 @@ static void assert_complaint(const char *rest)
 static int folder_make(void **state)
 {
 	(void)state;
-	snprintf(folder, sizeof(folder), "/tmp/gpool-config-XXXXXX");
+	snprintf(folder, sizeof(folder), "%s/gpool-config-XXXXXX", temporary_folder());
 	if (!mkdtemp(folder))
 		return -1;
 	snprintf(conf, sizeof(conf), "%s/gpoold.conf", folder);

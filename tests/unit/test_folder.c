@@ -23,9 +23,10 @@
 static int changed_unlinkat(int above, const char *name, int flags);
 #define unlinkat changed_unlinkat
 #include "tools/lib/folder.c"
+#include "tests/lib/temporary.h"
 #undef unlinkat
 
-static char base[] = "/tmp/test_folder.XXXXXX", folder[64];
+static char base[TEMPORARY_PATH_BYTES], folder[64];
 static int arrivals;   /* remaining calls before which a file appears in the folder that is being removed */
 static bool vanishing; /* each file is removed by another process first */
 
@@ -130,7 +131,7 @@ static void test_not_a_folder(void **state)
 static int base_make(void **state)
 {
 	(void)state;
-	return mkdtemp(base) ? 0 : -1;
+	return mkdtemp(temporary_path(base, "test_folder.XXXXXX")) ? 0 : -1;
 }
 
 static int base_remove(void **state)

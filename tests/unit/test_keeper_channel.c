@@ -7,6 +7,7 @@
  */
 #include "agent/keeper/state.h"
 #include "proto/attach.h"
+#include "tests/unit/held_find.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -7,6 +7,7 @@
  */
 #include "agent/keeper/store.h"
 #include "proto/attach.h"
+#include "tests/unit/held_find.h"
 
 #include <errno.h>
 #include <fcntl.h>

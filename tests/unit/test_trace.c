@@ -9,6 +9,7 @@
 #include "tools/demo/model.c"
 #include "tools/demo/pattern.c"
 #include "tools/lib/request_trace.h"
+#include "tests/lib/temporary.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,13 +21,13 @@
 
 #define HEAD "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
-static char folder[] = "/tmp/test_trace.XXXXXX";
+static char folder[TEMPORARY_PATH_BYTES];
 static char path[64];
 
 static int make_folder(void **state)
 {
 	(void)state;
-	if (!mkdtemp(folder))
+	if (!mkdtemp(temporary_path(folder, "test_trace.XXXXXX")))
 		return -1;
 	snprintf(path, sizeof path, "%s/azure_some.csv", folder);
 	return 0;

@@ -9,10 +9,12 @@ Status 2: wrong arguments. Status 77: the kernels or cuobjdump do not exist."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sass
@@ -46,6 +48,9 @@ both       shrink, then expand. The second launch begins 1.3 us after the end of
            states 5,120 bytes per cycle for an A100, 3.5 times). least: the memory delivers A and x first, because the
            loads for B are issued last, and a warp executes the shortest path; most: it delivers this part of B first,
            and a warp executes all instructions.
+latencies  350 and 700 ns are assumptions without a source; they have not been measured on any of these GPUs. The last
+           columns of `ways` are the estimate of the present form / bound, least to most, if both are 30 % smaller or
+           larger. For `both`, the time of a launch stays the same.
 ways       estimate / bound, for both kernels in several forms, with the shortest path.
            limit         one load for the entry of the adapter, one latency under load, and all bytes, in one launch: no
                          kernel with a table of adapters can be faster
@@ -64,6 +69,7 @@ prefill    bound: tensor operations at the dense rate of the data sheet, without
            the H100 on does not reach its rate with the instruction used (mma.sync), so the real time is longer."""
 
 LOADED, IDLE, LAUNCH = 700e-9, 350e-9, 1300e-9
+LATENCIES = (0.7, 1.3)  # factors of the first two, which are assumptions, for the ranges
 CACHE = 2  # bandwidth of the second-level cache / bandwidth of the memory
 AHEAD = 64 << 10  # LORA_AHEAD_BYTES in cuda/kernels/lora.h, per multiprocessor
 GOAL = 1.3
@@ -286,6 +292,7 @@ def both_line(gpu: Gpu, rank: int, both: list[Estimate], ahead: float) -> str:
     return f"{f'both, rank {rank}':<22}{'':54}" + times_text(times, bound)
 
 
+LATENCY_NAMES = tuple(f"latency {100 * factor - 100:+.0f} %" for factor in LATENCIES)
 WAYS = ("limit", "separate", "ahead", "early", "ahead, early", "B first", "one launch", "three")
 
 
@@ -309,8 +316,9 @@ def ways(gpu: Gpu, both: list[Estimate], ahead: float) -> list[float | None]:
     return [time and time / bound for time in times]
 
 
-def ways_line(rank: int, found: list[float | None]) -> str:
+def ways_line(rank: int, found: list[float | None], ranges: list[str]) -> str:
     texts = "".join(f"{'-' if way is None else f'{way:.2f}':>14}" for way in found)
+    texts += "".join(f"{each:>14}" for each in ranges)
     return f"{f'rank {rank}':<10}{texts}{'  the limit is above the goal, 1.3' if found[0] > GOAL else ''}"
 
 
@@ -326,6 +334,16 @@ Codes = dict[tuple[str, str], sass.Code]
 Usages = dict[tuple[str, str], sass.Usage]
 
 
+@contextlib.contextmanager
+def latencies(factor: float) -> Iterator[None]:
+    """Multiply the latencies during a block."""
+    global LOADED, IDLE
+    before = LOADED, IDLE
+    LOADED, IDLE = LOADED * factor, IDLE * factor
+    yield
+    LOADED, IDLE = before
+
+
 def lora(gpu: Gpu, rank: int, codes: Codes, usages: Usages) -> tuple[list[Estimate], float]:
     """Return the estimates of shrink and expand, and the part of the bytes of expand that shrink loads."""
     shapes = launches(rank)
@@ -334,6 +352,14 @@ def lora(gpu: Gpu, rank: int, codes: Codes, usages: Usages) -> tuple[list[Estima
         for launch in shapes
     ]
     return both, min(AHEAD * gpu.processors, shapes[1].weights) / shapes[1].size
+
+
+def range_text(gpu: Gpu, rank: int, codes: Codes, usages: Usages, factor: float = 1) -> str:
+    """Return the estimate of the present form / bound, with the latencies times a factor: "1.17 to 1.75"."""
+    with latencies(factor):
+        both, ahead = lora(gpu, rank, codes, usages)
+        bound = sum(e.bound for e in both)
+        return " to ".join(f"{pair(*both, ahead, gpu.early, worst, worst) / bound:.2f}" for worst in (False, True))
 
 
 def table(gpu: Gpu, codes: Codes, usages: Usages) -> list[str]:
@@ -349,9 +375,10 @@ def table(gpu: Gpu, codes: Codes, usages: Usages) -> list[str]:
         both, ahead = lora(gpu, rank, codes, usages)
         lines += [line(f"lora_shrink, rank {rank}", both[0]), line(f"lora_expand, rank {rank}", both[1])]
         lines.append(both_line(gpu, rank, both, ahead))
-        others.append(ways_line(rank, ways(gpu, both, ahead)))
+        ranges = [range_text(gpu, rank, codes, usages, factor) for factor in LATENCIES]
+        others.append(ways_line(rank, ways(gpu, both, ahead), ranges))
     lines += [line(launch.kernel, one(launch)) for launch in COPIES]
-    names = f"{'ways':<10}" + "".join(f"{name:>14}" for name in WAYS)
+    names = f"{'ways':<10}" + "".join(f"{name:>14}" for name in (*WAYS, *LATENCY_NAMES))
     return [*lines, names, *others, *attention(gpu, codes, usages)]
 
 
@@ -387,15 +414,15 @@ def attention(gpu: Gpu, codes: Codes, usages: Usages) -> list[str]:
 
 def page_table(codes: Codes, usages: Usages) -> str:
     """Return the table of the LoRA kernels for docs/benchmarks.md."""
-    names = ("GPU", "rank", "bound, us", "estimate / bound", *WAYS)
+    names = ("GPU", "rank", "bound, us", "estimate / bound", *LATENCY_NAMES, *WAYS)
     lines = [f"| {' | '.join(names)} |", "|" + " --- |" * len(names)]
     for gpu in GPUS:
         for rank in RANKS:
             both, ahead = lora(gpu, rank, codes, usages)
             bound = sum(e.bound for e in both)
-            least, most = (pair(*both, ahead, gpu.early, worst, worst) / bound for worst in (False, True))
+            ranges = [range_text(gpu, rank, codes, usages, factor) for factor in (1, *LATENCIES)]
             texts = ["-" if way is None else f"{way:.2f}" for way in ways(gpu, both, ahead)]
-            cells = (gpu.name, str(rank), f"{bound * 1e6:.1f}", f"{least:.2f} to {most:.2f}", *texts)
+            cells = (gpu.name, str(rank), f"{bound * 1e6:.1f}", *ranges, *texts)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -430,8 +430,8 @@ static void finish(struct conductor *conductor)
 	if (error)
 		run_error(run, "cannot request the final state from gpoold: %s", gpool_strerror(error));
 	if (!error && run->agent.findings > 0)
-		run_error(run, "the check of the pool found %llu violated invariants; %s",
-			(unsigned long long)run->agent.findings, run->agent.finding);
+		run_error(run, "the check of the pool found %llu violated invariant%s; %s",
+			(unsigned long long)run->agent.findings, plural(run->agent.findings), run->agent.finding);
 	if (!error && run->agent.left_pages > 0)
 		run_error(run, "%llu page%s %s still leased after all engines have ended",
 			(unsigned long long)run->agent.left_pages, plural(run->agent.left_pages),

@@ -205,9 +205,11 @@ static const struct verb verbs[] = {
 		"and format, so the hot and the warm object of an adapter have the same KEY. READERS is the number of "
 		"sessions that have the object open; PINS is the number of pins, which prevent its eviction; USES is "
 		"the number of uses that the agent has counted. STATE is loading (its publication is in progress), "
-		"active (pinned), idle, or evicting (its pages are freed when its last reader closes it). A second "
-		"table has the totals of each tier: the share of the pool, and the evictions since the pool was "
-		"created.",
+		"active (pinned), idle, or evicting (its pages are freed when its last reader closes it). Pages in "
+		"which an engine stores the last parts of several adapters (GPOOL_LORA_SHARE_PAGES) are known only to "
+		"this engine: adapters that are smaller than a page are not listed, and the state of an adapter does "
+		"not tell whether its last part was evicted, as .tier of gpool_lora_info() does. A second table has "
+		"the totals of each tier: the share of the pool, and the evictions since the pool was created.",
 		"poolctl adapters --pool p0", "Print the adapters of one pool."},
 	{"prefixes", "", 0, 0, no_options, prefixes_run, true, "show the prefixes of KV caches that engines share",
 		"Prints a tree of the named objects with blocks of KV caches: each contains the blocks that follow "

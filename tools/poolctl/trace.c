@@ -7,6 +7,7 @@
 
 #include "client/gpool.h"
 #include "shm/page_word.h"
+#include "shm/plural.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -89,7 +90,8 @@ static void print_written(const struct command *command, const char *path, const
 		json_print(command, document, false);
 		return;
 	}
-	print(command, "'%s': %" PRIu32 " records over %s\n", path, log->count, age_text(span_ns / 1000000).text);
+	print(command, "'%s': %" PRIu32 " record%s over %s\n", path, log->count, plural(log->count),
+		age_text(span_ns / 1000000).text);
 }
 
 static int write_file(const struct command *command, const struct offline *offline, const struct flight_log *log)
@@ -133,7 +135,7 @@ int trace_run(const struct command *command)
 	log.session = (uint32_t)session;
 	code = flight_gather(command, offline, false, &log);
 	if (!code && log.damaged)
-		complain("skipping %" PRIu32 " invalid records", log.damaged);
+		complain("skipping %" PRIu32 " invalid record%s", log.damaged, plural(log.damaged));
 	if (!code)
 		code = command->values[OPTION_FILE] ? write_file(command, offline, &log)
 						    : write_output(command, offline, &log);

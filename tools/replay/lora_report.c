@@ -5,6 +5,7 @@
 #include "tools/lib/json.h"
 #include "tools/lib/cli.h"
 #include "tools/lib/text.h"
+#include "shm/plural.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static void print_head(const struct lora_report *report)
 	printf("adapters  %s, %s of them requested; popularity: ", text_count(a, workload->adapter_count),
 		text_count(b, workload->used_adapters));
 	print_popularity(report->recipe);
-	printf("; %" PRIu32 " tenants\n", workload->tenant_count);
+	printf("; %" PRIu32 " tenant%s\n", workload->tenant_count, plural(workload->tenant_count));
 	printf("memory    %s of adapters (largest %s); room for %s hot, and %s of warm copies\n",
 		text_bytes(a, workload->adapter_bytes), text_bytes(b, workload->largest_bytes),
 		text_bytes(c, report->plan->limits.hot_bytes), text_bytes(d, report->plan->limits.warm_bytes));

@@ -93,7 +93,8 @@ void result_print(const struct result_frame *frame, const struct result *results
 		frame->trace->threads, plural(frame->trace->threads), frame->trace->streams,
 		plural(frame->trace->streams), text_bytes(c, frame->trace->peak_bytes));
 	if (frame->trace->dropped)
-		printf("       %" PRIu32 " events were skipped: the trace is incomplete\n", frame->trace->dropped);
+		printf("       %" PRIu32 " event%s skipped: the trace is incomplete\n", frame->trace->dropped,
+			frame->trace->dropped == 1 ? " was" : "s were");
 	printf("pool   %s in pages of %s\n\n", text_bytes(a, frame->pool_bytes), text_bytes(b, frame->page_bytes));
 	printf("%-*s", NAME_COLUMNS, "");
 	for (int i = 0; i < count; i++)

@@ -11,6 +11,7 @@
 
 #include "client/lora/format/file_at.h"
 #include "client/lora/format/peft.h"
+#include "shm/plural.h"
 
 enum {
 	BLOCK_BYTES = 64 << 10, /* rows that are gathered before they are written; chosen: fits in a core's cache */
@@ -89,8 +90,8 @@ static int array_check(const struct gpool_lora_array *array, uint32_t index, str
 	if (array->reserved)
 		return refuse(reason, "array '%s': reserved is %u; it must be 0", name, array->reserved);
 	if (!array->rows || array->rows > PEFT_FEATURES_MAX || !array->columns || array->columns > PEFT_FEATURES_MAX)
-		return refuse(reason, "array '%s' has %u rows and %u columns; it must have 1 to %d of each", name,
-			array->rows, array->columns, PEFT_FEATURES_MAX);
+		return refuse(reason, "array '%s' has %u row%s and %u column%s; it must have 1 to %d of each", name,
+			array->rows, plural(array->rows), array->columns, plural(array->columns), PEFT_FEATURES_MAX);
 	return 0;
 }
 

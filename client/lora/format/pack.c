@@ -319,9 +319,9 @@ static int layout_write(const struct plan *plan, const struct peft *peft, enum a
 		return error;
 	if (bytes > ADAPTER_LAYOUT_BYTES_MAX)
 		return refuse(reason,
-			"adapter: the layout of %u module%s in %u places has %" PRIu64 " byte%s; the limit is %d",
-			peft->count, plural(peft->count), plan->run_count, bytes, plural(bytes),
-			ADAPTER_LAYOUT_BYTES_MAX);
+			"adapter: the layout of %u module%s in %u place%s has %" PRIu64 " byte%s; the limit is %d",
+			peft->count, plural(peft->count), plan->run_count, plural(plan->run_count), bytes,
+			plural(bytes), ADAPTER_LAYOUT_BYTES_MAX);
 	header.bytes = (uint32_t)bytes;
 	made = malloc(bytes);
 	if (!made)

@@ -57,8 +57,8 @@ static int matrix_check(const struct safetensors_tensor *tensor, struct peft_mat
 			safetensors_type_name(tensor->type));
 	if (tensor->dimensions != 2)
 		return refuse(reason,
-			"tensor '%s' has %u dimensions; only linear modules, with two dimensions, are supported", name,
-			tensor->dimensions);
+			"tensor '%s' has %u dimension%s; only linear modules, with two dimensions, are supported", name,
+			tensor->dimensions, plural(tensor->dimensions));
 	matrix->offset = tensor->offset;
 	matrix->bytes = tensor->bytes;
 	matrix->type = tensor->type;
@@ -79,8 +79,8 @@ static int shapes_check(const struct safetensors_tensor *a, const struct safeten
 			PEFT_RANK_MAX);
 	if (!a->shape[1] || a->shape[1] > PEFT_FEATURES_MAX || !b->shape[0] || b->shape[0] > PEFT_FEATURES_MAX)
 		return refuse(reason,
-			"module '%s' has %" PRIu64 " inputs and %" PRIu64 " outputs; it must have 1 to %d of each",
-			name, a->shape[1], b->shape[0], PEFT_FEATURES_MAX);
+			"module '%s' has %" PRIu64 " input%s and %" PRIu64 " output%s; it must have 1 to %d of each",
+			name, a->shape[1], plural(a->shape[1]), b->shape[0], plural(b->shape[0]), PEFT_FEATURES_MAX);
 	module->rank = (uint32_t)a->shape[0];
 	module->in = (uint32_t)a->shape[1];
 	module->out = (uint32_t)b->shape[0];
@@ -220,8 +220,9 @@ static int tensors_count(const struct safetensors *file, const struct peft_confi
 		return refuse(reason, PEFT_WEIGHTS_NAME ": the file contains %u module%s; the limit is %d", a,
 			plural(a), PEFT_MODULES_MAX);
 	if ((uint64_t)a * (config->ranks.count + config->alphas.count) > PEFT_MATCHES_MAX)
-		return refuse(reason, "adapter_config.json: the product of %u expressions and %u module%s exceeds %d",
-			config->ranks.count + config->alphas.count, a, plural(a), PEFT_MATCHES_MAX);
+		return refuse(reason, "adapter_config.json: the product of %u expression%s and %u module%s exceeds %d",
+			config->ranks.count + config->alphas.count, plural(config->ranks.count + config->alphas.count),
+			a, plural(a), PEFT_MATCHES_MAX);
 	*modules = a;
 	return 0;
 }

@@ -149,7 +149,8 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (lora->users)
-		return fail(-EBUSY, "%u batches and schedulers use these adapters; destroy them first", lora->users);
+		return fail(-EBUSY, "the adapters have %u user%s; destroy their batches and schedulers first",
+			lora->users, plural(lora->users));
 	/* Loader threads may be working even if no caller waits. */
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)

@@ -655,19 +655,3 @@ bool residency_is_moving(const struct residency *residency, uint32_t number)
 {
 	return residency->moving == number;
 }
-
-int residency_unload(struct residency *residency, uint32_t number)
-{
-	const struct adapter *adapter = adapter_at(residency, number);
-
-	if (!adapter)
-		return -ENOENT;
-	if (is_busy(adapter))
-		return -EBUSY;
-	if (adapter->hot == RESIDENCY_QUEUED)
-		unqueue(residency, number);
-	else if (adapter->hot == RESIDENCY_RESIDENT)
-		evict(residency, number);
-	serve_queue(residency);
-	return 0;
-}

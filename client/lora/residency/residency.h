@@ -164,12 +164,6 @@ void residency_access(struct residency *residency, uint32_t adapter, uint32_t co
 int residency_prefetch(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
 /*
- * residency_unload() - evict an adapter from GPU memory.
- * Return: 0, even if it was not resident; -ENOENT; -EBUSY: in use, or being moved.
- */
-int residency_unload(struct residency *residency, uint32_t adapter);
-
-/*
  * residency_lost() - report that a resident adapter was evicted without a decision. Its references and pins remain; the
  * next acquisition loads it again.
  */

@@ -59,8 +59,10 @@ static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_
 			return fail(-EINVAL, "target %u has no name", batch->target_count);
 		if (!from->in || !from->out || from->in > ADAPTER_FEATURES_MAX || from->out > ADAPTER_FEATURES_MAX)
 			return fail(-EINVAL,
-				"target '%s' has %u input and %u output features; it must have 1 to %d of each",
-				from->name, from->in, from->out, ADAPTER_FEATURES_MAX);
+				"target '%s' has %u input feature%s and %u output feature%s; it must have 1 to %d of "
+				"each",
+				from->name, from->in, plural(from->in), from->out, plural(from->out),
+				ADAPTER_FEATURES_MAX);
 		*to = (struct batch_target){
 			.in_layers = strchr(from->name, '*'), .in = from->in, .out = from->out, .place = batch->places};
 		batch->places += to->in_layers ? batch->layers : 1;

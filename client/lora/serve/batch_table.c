@@ -19,10 +19,10 @@ static int module_check(const struct gpool_lora_batch *batch, const struct lora_
 
 	if (module->in != target->in || module->out != target->out)
 		return refuse(reason,
-			"adapter '%.60s': '%s' of layer %u has %u input and %u output features, but the batch has %u "
-			"and %u",
-			entry->adapter->name, refuse_name(target->name, name), module->layer, module->in, module->out,
-			target->in, target->out);
+			"adapter '%.60s': '%s' of layer %u has %u input feature%s and %u output feature%s, but the "
+			"batch has %u and %u",
+			entry->adapter->name, refuse_name(target->name, name), module->layer, module->in,
+			plural(module->in), module->out, plural(module->out), target->in, target->out);
 	if (module->rank > batch->rank_max)
 		return refuse(reason,
 			"adapter '%.60s': '%s' of layer %u has rank %u; the maximum of the batch is %u (rank_max)",

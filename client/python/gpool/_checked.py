@@ -31,11 +31,18 @@ _VALID = {"usage": "from 0 to 4"}
 """the valid values of arguments whose type in C has a wider range"""
 
 
+def integer(value: Any, name: str) -> int:
+    """Return an integer. Raises TypeError: it is a bool, which Python also accepts as an index, or no integer."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} is {value!r}, which is not an integer")
+
+
 def _check(name: str, value: Any, limits: Tuple[int, int], valid: str = "") -> None:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}, which is not an integer") from None
+    number = integer(value, name)
     if not limits[0] <= number <= limits[1]:
         least = -1 if name == "timeout_ms" else limits[0]  # of the numbers that C can hold, -1 is the least valid one
         raise OverflowError(

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
-from ._checked import check_address, check_count, check_pages
+from ._checked import check_address, check_count, check_pages, integer
 from ._dtype import dtype_of
 from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
@@ -28,7 +28,6 @@ from ._scope import Scope
 from ._sliced import SlicedRange
 from ._stream import Fence, Stream, number_of
 from ._text import c_bytes, c_optional, c_text, c_texts, counted
-from ._view import integer
 from ._wait import in_another_thread, waiting
 
 

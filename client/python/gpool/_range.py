@@ -255,7 +255,7 @@ class Range(_native.Range, Closing):
         self._check_pages(first, count)
         with self.handle as pointer:
             check(
-                library().gpool_range_capture(pointer, first, count, bool(captured)),
+                library().gpool_range_capture(pointer, first, count, int(bool(captured))),
                 f"capture {counted(count, 'page')}",
             )
 

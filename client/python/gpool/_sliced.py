@@ -7,7 +7,7 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
 
 from . import _abi
-from ._checked import check_count
+from ._checked import check_count, integer
 from ._errors import Error, check
 from ._handle import Closing, Handle
 from ._library import library
@@ -15,7 +15,7 @@ from ._object import ObjectClass
 from ._options import Usage
 from ._stream import c_fence
 from ._text import counted
-from ._view import Addresses, View, integer
+from ._view import Addresses, View
 from ._wait import waiting
 
 if TYPE_CHECKING:

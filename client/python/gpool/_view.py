@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Sequence, Tuple, Union
 
 from . import _abi, _dlpack
+from ._checked import integer
 from ._dtype import DType, dtype_of
 from ._handle import Handle
 from ._library import library
@@ -313,13 +313,6 @@ def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...
     if math.prod(max(length, 1) for length in lengths) * itemsize > BYTES_MOST:
         raise ValueError(f"no view of shape {lengths}: its strides exceed {BYTES_MOST} bytes")
     return lengths
-
-
-def integer(value: Any, name: str) -> int:
-    """Return an integer. Raises TypeError: it is a bool, which Python also accepts as an index, or no integer."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is {value!r}, which is not an integer")
-    return operator.index(value)
 
 
 def _end(loan: _abi.gpool_loan) -> None:
