@@ -35,6 +35,9 @@ class Arguments(AgentTest):
             (lambda: alloc(1, pages=1), "alloc() got an unexpected keyword argument 'pages'"),
             (lambda: alloc("1"), "page_count is '1', which is not an integer"),
             (lambda: alloc(1.0), "page_count is 1.0, which is not an integer"),
+            (lambda: alloc(True), "page_count is True, which is not an integer"),
+            (lambda: alloc(1, owner_id=True), "owner_id is True, which is not an integer"),
+            (lambda: alloc(1, timeout_ms=True), "timeout_ms is True, which is not an integer"),
             (lambda: alloc(1, stream=1), "stream is 1, which is not a Stream"),
         ):
             with self.subTest(text), self.assertRaises(TypeError) as caught:

@@ -64,22 +64,26 @@ static int refuse_number(PyObject *value, const char *name, const char *limits)
 	return -1;
 }
 
+/* Return a new reference to the integer that `value` is. A bool, which Python also accepts as an index, is none. */
+static PyObject *to_index(PyObject *value, const char *name)
+{
+	PyObject *index = PyBool_Check(value) ? NULL : PyNumber_Index(value);
+
+	if (!index)
+		PyErr_Format(PyExc_TypeError, "%s is %R, which is not an integer", name, value);
+	return index;
+}
+
 /* Convert to a signed 64-bit number; *over: it does not fit. */
 static long long to_long(PyObject *value, const char *name, int *over)
 {
-	PyObject *index = value;
+	PyObject *index = to_index(value, name);
 	long long number;
 
-	if (!PyLong_Check(value)) {
-		index = PyNumber_Index(value);
-		if (!index) {
-			PyErr_Format(PyExc_TypeError, "%s is %R, which is not an integer", name, value);
-			return -1;
-		}
-	}
+	if (!index)
+		return -1;
 	number = PyLong_AsLongLongAndOverflow(index, over);
-	if (index != value)
-		Py_DECREF(index);
+	Py_DECREF(index);
 	return number;
 }
 
@@ -157,13 +161,11 @@ int to_flag(PyObject *value, uint32_t flag, bool when, uint32_t *flags)
 
 int to_u64(PyObject *value, const char *name, uint64_t *result)
 {
-	PyObject *index = PyNumber_Index(value);
+	PyObject *index = to_index(value, name);
 	unsigned long long number;
 
-	if (!index) {
-		PyErr_Format(PyExc_TypeError, "%s is %R, which is not an integer", name, value);
+	if (!index)
 		return -1;
-	}
 	number = PyLong_AsUnsignedLongLong(index);
 	Py_DECREF(index);
 	if (number == (unsigned long long)-1 && PyErr_Occurred()) {
