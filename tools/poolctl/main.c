@@ -208,7 +208,7 @@ static const struct verb verbs[] = {
 		"active (pinned), idle, or evicting (its pages are freed when its last reader closes it). Pages in "
 		"which an engine stores the last parts of several adapters (GPOOL_LORA_SHARE_PAGES) are known only to "
 		"this engine: adapters that are smaller than a page are not listed, and the state of an adapter does "
-		"not tell whether its last part was evicted, as .tier of gpool_lora_info() does. A second table has "
+		"not tell whether its last part was evicted. A second table has "
 		"the totals of each tier: the share of the pool, and the evictions since the pool was created.",
 		"poolctl adapters --pool p0", "Print the adapters of one pool."},
 	{"prefixes", "", 0, 0, no_options, prefixes_run, true, "show the prefixes of KV caches that engines share",
