@@ -49,6 +49,14 @@ class Model(unittest.TestCase):
         self.assertEqual([each.name for each in self.folder.iterdir()], ["theirs"])
         self.assertEqual(list(self.folder.parent.iterdir()), [self.folder])
 
+    def test_each_word_is_one_token(self) -> None:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(vllm_process.model(self.folder))
+        text = " ".join(f"w{token}" for token in range(3, 512))
+        self.assertEqual(tokenizer.encode(text, add_special_tokens=False), list(range(3, 512)))
+        self.assertEqual((tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id), (0, 1, 2))
+
     def test_a_failure_leaves_nothing(self) -> None:
         failed = subprocess.CalledProcessError(1, "make_model.py")
         with mock.patch.object(subprocess, "run", side_effect=failed):

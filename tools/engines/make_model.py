@@ -4,7 +4,7 @@
 usage: make_model.py [--large | --seed N] FOLDER      --large: of 100 MB and more, with 8 times the dimensions below
        make_model.py --adapter SEED MODEL FOLDER      write a LoRA adapter for the model in folder MODEL
 
-The tokens of its tokenizer are the words w0 to w511.
+The tokens of its tokenizer are the words w3 to w511. Tokens 0 to 2 are <unk>, <s> and </s>.
 """
 
 from __future__ import annotations
@@ -74,10 +74,13 @@ def weights(seed: int, scale: int) -> Dict[str, torch.Tensor]:
 
 def write_tokenizer(folder: Path) -> None:
     """Write a tokenizer for words that are separated by spaces."""
-    tokenizer = Tokenizer(WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
+    special = ("<unk>", "<s>", "</s>")  # a tokenizer finds them within words, too, so no word begins with one
+    words = [*special, *(f"w{token}" for token in range(len(special), VOCABULARY))]
+    tokenizer = Tokenizer(WordLevel({word: token for token, word in enumerate(words)}, unk_token=special[0]))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "w1", "eos_token": "w2", "unk_token": "w0"}
+    names = dict(zip(("unk_token", "bos_token", "eos_token"), special))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
 
 
