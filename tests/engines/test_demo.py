@@ -76,6 +76,10 @@ class Demo(unittest.TestCase):
             self.assertGreater(found[name]["requests"], 80)
             self.assertGreater(found[name]["ttft_mean_s"], 0)
             self.assertGreater(found[name]["delayed_requests"], 0)
+            self.assertEqual(found[name]["timed_requests"], found["shared"]["timed_requests"])
+            self.assertLessEqual(
+                found[name]["timed_requests"], found[name]["requests"] - found[name]["delayed_requests"]
+            )
             self.assertGreater(max(found[name]["needed_pages"]), 0)
             self.assertIn(f"{found[name]['ttft_p99_s']:.3f} s", page)
         self.assertGreater(found["shared"]["hit_rate"], 0)

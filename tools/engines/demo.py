@@ -31,7 +31,7 @@ import time
 import urllib.request
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import page
 from vllm_process import BUILD, OPENER, PR_SET_PDEATHSIG, PRCTL, ROOT, RUNNING, SECONDS, Server, model, tokens
@@ -46,6 +46,8 @@ PART = 4
 RECENT = 8
 """every fourth prompt begins with one of the last RECENT prompts"""
 PROGRESS_SECONDS, SAMPLE_SECONDS = 5, 1
+CONSISTENT_TRIES = 5
+"""maximum number of times that the pages are read until no page is counted twice"""
 OPTIONS: Dict[str, Any] = {"max_num_seqs": 16, "max_model_len": LONGEST, "enable_prompt_tokens_details": True}
 
 
@@ -326,13 +328,7 @@ class Run:
         arrived = sum(request.arrival_s <= now["time_s"] for each in self.requests for request in each)
         now["unanswered"] = max(0, arrived - sum(map(len, self.outcomes)))
         if daemon:
-            for client in (daemon.poolctl("clients") or {"clients": []})["clients"]:
-                if client["name"] in NAMES:
-                    engine = self._pids[client["pid"]] = NAMES.index(client["name"])
-                    for kind in page.BANDS:
-                        now[kind][engine] += client[f"{kind}_pages"]
-            for each in (daemon.poolctl("objects") or {"objects": []})["objects"]:  # published prefixes
-                now["needed" if each["pins"] else "offered"][self._pids.get(each["pid"], 0)] += each["pages"]
+            now.update(self._pages(daemon))
         else:
             for served in engines:
                 share = served.metric("vllm:kv_cache_usage_perc")
@@ -340,10 +336,41 @@ class Run:
         self.samples.append(now)
         return now
 
-    def figures(self) -> Dict[str, Any]:
-        """Return the results as numbers."""
+    def _pages(self, daemon: Daemon) -> Dict[str, List[float]]:
+        """Return the pages of both engines, by state."""
+        for _ in range(CONSISTENT_TRIES):
+            found: Dict[str, List[float]] = {kind: [0.0, 0.0] for kind in page.BANDS}
+            for client in (daemon.poolctl("clients") or {"clients": []})["clients"]:
+                if client["name"] in NAMES:
+                    engine = self._pids[client["pid"]] = NAMES.index(client["name"])
+                    for kind in page.BANDS:
+                        found[kind][engine] += client[f"{kind}_pages"]
+            for each in (daemon.poolctl("objects") or {"objects": []})["objects"]:  # published prefixes
+                found["needed" if each["pins"] else "offered"][self._pids.get(each["pid"], 0)] += each["pages"]
+            if sum(map(sum, found.values())) <= self.arguments.pool_pages:
+                break  # otherwise a page was published between the two requests, and was counted twice
+        return found
+
+    def delayed(self) -> Set[Tuple[int, int]]:
+        """Return the requests that the kill delayed, by engine and number."""
+        return {
+            (engine, number)
+            for engine, outcomes in enumerate(self.outcomes)
+            for number, outcome in outcomes.items()
+            if outcome.delayed
+        }
+
+    def figures(self, omitted: Set[Tuple[int, int]]) -> Dict[str, Any]:
+        """Return the results as numbers. omitted: requests that the times to the first token do not include, the same
+        for both runs.
+        """
         outcomes = [outcome for each in self.outcomes for outcome in each.values()]
-        times = sorted(outcome.ttft_s for outcome in outcomes if not outcome.delayed)
+        times = sorted(
+            outcome.ttft_s
+            for engine, each in enumerate(self.outcomes)
+            for number, outcome in each.items()
+            if (engine, number) not in omitted
+        )
         asked = sum(len(request.prompt) for each in self.requests for request in each)
         delayed = [
             (len(request.prompt), self.outcomes[0][request.number].cached)
@@ -356,6 +383,7 @@ class Run:
             "ttft_mean_s": statistics.mean(times),
             "ttft_p50_s": times[len(times) // 2],
             "ttft_p99_s": times[int(len(times) * 0.99)],
+            "timed_requests": len(times),
             "delayed_requests": len(delayed),
             "restart_s": self.restarted_s - self.killed_s,
             "preemptions": self.preemptions,
@@ -432,7 +460,8 @@ def main() -> int:
         "part": PART,
         "seconds": arguments.seconds,
     }
-    figures = [run.figures() for run in runs]
+    delayed = runs[0].delayed() | runs[1].delayed()
+    figures = [run.figures(delayed) for run in runs]
     page.write(Path(arguments.report), frame, runs, figures)
     if arguments.output == "json":
         print(json.dumps({**frame, "report": arguments.report, "shared": figures[0], "halves": figures[1]}, indent=1))

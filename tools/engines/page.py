@@ -187,7 +187,7 @@ running requests use is drawn: vLLM does not report cached prefixes.</p>
 <div class="scroll"><table><thead><tr><th></th><th>shared pool</th><th>two halves</th></tr></thead>
 <tbody>{table}</tbody></table></div>
 <p class="soft">Times to the first token were measured by the program that sent the requests, for those that the kill
-did not delay.</p>
+delayed in neither run.</p>
 <h2>What was run</h2>
 <p>Two processes <code>vllm serve</code>, each with its own model, answered the requests of two recorded traces: Azure
 Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; (Patel et al., Splitwise, ISCA 2024), CC-BY 4.0. The models
