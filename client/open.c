@@ -146,6 +146,7 @@ static int attach_socket(struct attaching *a)
 {
 	const char *directory = a->options.directory ? a->options.directory : secure_getenv("GPOOL_DIR");
 	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	const char *why;
 	int length;
 
 	if (!directory || !*directory)
@@ -160,13 +161,15 @@ static int attach_socket(struct attaching *a)
 
 		if (error == -EINTR)
 			return error;
-		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
+		/* A wait has ended without a socket to which a connection is possible. */
+		why = length == -ETIMEDOUT ? "no agent was listening in time" : strerror(-length);
+		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, why);
 		if (error == -ENOENT)
 			return fail(error,
 				"cannot connect to '%s': %s; start gpoold, or set GPOOL_DIR or `directory` to its "
 				"directory",
-				path, strerror(-length));
-		return fail(error, "cannot connect to '%s': %s", path, strerror(-length));
+				path, why);
+		return fail(error, "cannot connect to '%s': %s", path, why);
 	}
 	a->pool->socket = length;
 	return 0;

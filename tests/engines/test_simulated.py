@@ -889,8 +889,9 @@ class Refusals(unittest.TestCase):
         self.assertEqual(pool_name(settings_of({"pool": ["a", "b"]}), 1), "b")
         for extra, text in (
             ({"pools": "a"}, "unknown key 'pools'; GpoolConnector has .*tenant"),
-            ({"share": 1}, "'share' is 1, which has the wrong type"),
-            ({"attach_timeout_ms": True}, "wrong type"),
+            ({"share": 1}, "'share' is 1; it must be true or false"),
+            ({"attach_timeout_ms": True}, "'attach_timeout_ms' is True; it must be a number"),
+            ({"pool": 1}, "'pool' is 1; it must be a text or a list of texts or null"),
             ({"pool": [1]}, "must contain names"),
         ):
             with self.assertRaisesRegex(ValueError, text):

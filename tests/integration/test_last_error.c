@@ -63,6 +63,10 @@ static void test_opening(void **state)
 	SAYS(gpool_open(&options, &none), -ENOENT,
 		"cannot connect to '/nowhere/attach': No such file or directory; start gpoold, or set GPOOL_DIR or "
 		"`directory` to its directory");
+	options.timeout_ms = 1;
+	SAYS(gpool_open(&options, &none), -ENOENT,
+		"cannot connect to '/nowhere/attach': no agent was listening in time; start gpoold, or set GPOOL_DIR "
+		"or `directory` to its directory");
 	options.size = 2;
 	SAYS(gpool_open(&options, &none), -EINVAL, "size is 2 bytes");
 }

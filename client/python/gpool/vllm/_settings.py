@@ -27,6 +27,7 @@ class Settings(NamedTuple):
     """longest wait for an agent that has not started"""
 
 
+_EXPECTED = {bool: "true or false", int: "a number", str: "a text", list: "a list of texts", type(None): "null"}
 _KINDS = {
     "pool": (str, list, type(None)),
     "directory": (str, type(None)),
@@ -49,7 +50,8 @@ def settings_of(extra: Mapping[str, Any]) -> Settings:
                 f"kv_connector_extra_config: unknown key '{key}'; GpoolConnector has {', '.join(sorted(_KINDS))}"
             )
         if not isinstance(value, _KINDS[key]) or (isinstance(value, bool) and bool not in _KINDS[key]):
-            raise ValueError(f"kv_connector_extra_config: '{key}' is {value!r}, which has the wrong type")
+            expected = " or ".join(_EXPECTED[kind] for kind in _KINDS[key])
+            raise ValueError(f"kv_connector_extra_config: '{key}' is {value!r}; it must be {expected}")
     pools = extra.get("pool")
     if isinstance(pools, list) and not all(isinstance(name, str) for name in pools):
         raise ValueError(f"kv_connector_extra_config: 'pool' is {pools!r}; a list must contain names of pools")
