@@ -10,8 +10,9 @@
 #include <string.h>
 
 /*
- * the longest $TMPDIR that is used, that of tests/run in /tmp, since the length of a socket's path is limited; size of
- * the path of a file in it
+ * TEMPORARY_FOLDER_MOST: length of the longest $TMPDIR that is used, which is the one that tests/run makes in /tmp. A
+ * longer one is not used, because the length of a socket's path is limited. TEMPORARY_PATH_BYTES: size of the path of a
+ * file in the folder.
  */
 enum { TEMPORARY_FOLDER_MOST = 19, TEMPORARY_PATH_BYTES = 48 };
 

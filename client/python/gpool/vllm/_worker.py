@@ -41,8 +41,8 @@ CHECK_SECONDS = 5.0
 METADATA_KEY = "gpool.vllm"
 
 
-class _Work(NamedTuple):
-    """Operations for the thread."""
+class _Batch(NamedTuple):
+    """Operations that are executed together."""
 
     ops: List[Op]
     patience_ms: int
@@ -66,9 +66,9 @@ class Worker:
         self._checked = time.monotonic()
         self._later: List[Op] = []
         self._waits = False  # no forward pass follows in this step
-        self._work: SimpleQueue[Optional[_Work]] = SimpleQueue()  # None: the thread ends
-        self._ended: SimpleQueue[Optional[BaseException]] = SimpleQueue()  # for each work, the exception that ended it
-        self._running = 0  # number of works that have begun and were not taken from _ended
+        self._batches: SimpleQueue[Optional[_Batch]] = SimpleQueue()  # None: the thread ends
+        self._ended: SimpleQueue[Optional[BaseException]] = SimpleQueue()  # for each batch, the exception that ended it
+        self._running = 0  # number of batches in the thread whose end was not taken from _ended
         self._thread = threading.Thread(target=self._run_thread, name="gpool", daemon=True)
         # While operations have not ended, only the thread uses these fields and _chunks.
         self._refused = ""  # the last refusal of reserved pages that was logged
@@ -190,52 +190,52 @@ class Worker:
         return invalid
 
     def _begin(self, ops: List[Op], patience_ms: int, reservation: int = 0) -> None:
-        """Let the thread execute operations after the work that is queued now; or execute them, after those that have
-        begun, if no forward pass follows. Raise an exception of earlier ones.
+        """Give operations to the thread, which executes them after the GPU work that is queued now. If no forward pass
+        follows, execute them here, after the operations that have begun. Raise an exception of earlier operations.
         """
         while self._running and (self._waits or not self._ended.empty()):
             self._take_ended()
         if not ops:
             return
         queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
-        work = _Work(ops, patience_ms, reservation, queued)
+        batch = _Batch(ops, patience_ms, reservation, queued)
         if self._waits:
-            self._run(work)
+            self._run(batch)
         else:
             self._running += 1
-            self._work.put(work)
+            self._batches.put(batch)
 
     def _run_thread(self) -> None:
         while True:
-            work = self._work.get()
-            if work is None:
+            batch = self._batches.get()
+            if batch is None:
                 return
             try:
-                self._run(work)
+                self._run(batch)
                 self._ended.put(None)
             except BaseException as error:  # the thread of the forward pass raises it
                 self._ended.put(error)
 
-    def _run(self, work: _Work) -> None:
-        if work.queued is not None:
-            work.queued.synchronize()
-        with self.pool.use_reservation(work.reservation) if work.reservation else contextlib.nullcontext():
-            self._execute(work)
+    def _run(self, batch: _Batch) -> None:
+        if batch.queued is not None:
+            batch.queued.synchronize()
+        with self.pool.use_reservation(batch.reservation) if batch.reservation else contextlib.nullcontext():
+            self._execute(batch)
 
-    def _execute(self, work: _Work) -> None:
+    def _execute(self, batch: _Batch) -> None:
         """Execute operations in order, in as few calls as possible."""
-        ops = work.ops
+        ops = batch.ops
         while ops:
             if ops[0].action == Action.MAP:
                 count, (done, error) = 1, self._map(ops[0])
             else:
                 count = next((at for at, op in enumerate(ops) if op.action == Action.MAP), len(ops))
-                done, error = self._chunks.execute([self._operation(op) for op in ops[:count]], work.patience_ms)
+                done, error = self._chunks.execute([self._operation(op) for op in ops[:count]], batch.patience_ms)
             for op in ops[:done]:
                 self._answer(op, True)
             if done < count:
                 if error is not None:
-                    self._report(ops[done], error, work.reservation)
+                    self._report(ops[done], error, batch.reservation)
                 self._answer(ops[done], False)
                 done += 1
             ops = ops[done:]
@@ -339,7 +339,7 @@ class Worker:
     def close(self) -> None:
         """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
         if self._thread.is_alive():
-            self._work.put(None)
+            self._batches.put(None)
             self._thread.join()
         self.buffer = None
         try:
