@@ -24,7 +24,7 @@ machine affects all of them; the ratios are medians of the ratios of rounds. The
 CPU.
 
 Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for overhead: STARTS, number
-of starts of the engines, over which the rounds are distributed (default 3); for gain: PAGES, pages of
+of starts of the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of
 512 KiB, each of which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16
 24": they need less memory than a half has, more, and all of the pool); ENGINE_SECONDS.
 """
@@ -61,7 +61,7 @@ os.environ.update(MALLOC_TRIM_THRESHOLD_="4000000000", MALLOC_MMAP_THRESHOLD_="4
 SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
-STARTS = int(os.environ.get("STARTS", "3"))
+STARTS = int(os.environ.get("STARTS", "5"))
 """number of starts of the engines of overhead: equal engines differ by up to 3 % from start to start"""
 PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
 PAGES = int(os.environ.get("PAGES", "24"))
@@ -161,11 +161,9 @@ def measured(make: Dict[str, Callable[[], Way]], measure: Callable[[Dict[str, Wa
             way.stop()
 
 
-def in_turn(ways: Dict[str, Way], number: int) -> List[str]:
-    """Return the names of the ways, in another order in each round."""
-    names = list(ways)
-    first = number % len(names)
-    return names[first:] + names[:first]
+def in_turn(ways: Dict[str, Way], round_: str) -> List[str]:
+    """Return the names of the ways in an order that depends on the round, so that no way always follows the same."""
+    return random.Random(round_).sample(list(ways), len(ways))
 
 
 def overhead() -> List[Row]:
@@ -219,7 +217,7 @@ def measure_overhead(
     """Add the throughput and the CPU time of each round to `rates` and `used`; return no row."""
     for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
-        for name in in_turn(ways, number):
+        for name in in_turn(ways, f"{what} {number}"):
             engine = ways[name].engines[0]
             time.sleep(SETTLED)
             begin = engine.cpu_seconds()
@@ -328,7 +326,7 @@ def measure_gain(ways: Dict[str, Way]) -> List[Row]:
     for load in LOADS:
         played = {name: Played(way) for name, way in ways.items()}
         for number in range(3 * ROUNDS):
-            for name in in_turn(ways, number):
+            for name in in_turn(ways, f"{load} {number}"):
                 played[name].play(300 * load + number, load)
                 mean = statistics.mean(played[name].times[-1])
                 progress(f"gain, bursts of {load}, burst {number + 1}: {name}: {mean:.3f} s")
