@@ -97,6 +97,7 @@ def config_of(directory: Optional[str], extra: Dict[str, Any], **arguments: Any)
         "max_model_len": 512,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 512,
+        "kv_cache_memory_bytes": 1 << 30,  # not used: the number of blocks is an argument
         "enable_prefix_caching": True,
         "prefix_caching_hash_algo": "sha256_cbor",
         "kv_transfer_config": transfer or None,

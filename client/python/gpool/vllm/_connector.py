@@ -43,8 +43,8 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         """Attach this process to its pool.
 
-        Raises gpool.Error; ImportError: another version of vLLM; ValueError: an invalid setting, or a KV cache that
-        does not fit into the pool's pages.
+        Raises gpool.Error; ImportError: another version of vLLM; ValueError: an invalid setting, a missing option, or a
+        KV cache that does not fit into the pool's pages.
         """
         check_version()
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
@@ -54,6 +54,11 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         if parallel.pipeline_parallel_size > 1:
             raise ValueError(
                 f"GpoolConnector: --pipeline-parallel-size is {parallel.pipeline_parallel_size}; only 1 is supported"
+            )
+        if vllm_config.cache_config.kv_cache_memory_bytes is None:
+            raise ValueError(
+                "GpoolConnector: --kv-cache-memory-bytes is not set; set it to the maximum size of this engine's KV "
+                "cache, for example the size of the pool"
             )
         self._scheduler: Optional[Scheduler] = None
         self._worker: Optional[Worker] = None
