@@ -213,6 +213,19 @@ static void test_a_closed_output_leaves_nothing(void **state)
 	assert_nothing_left();
 }
 
+/* The path of a socket in such a folder would be too long. */
+static void test_a_long_temporary_folder_is_not_used(void **state)
+{
+	int status;
+
+	(void)state;
+	setenv("TMPDIR", "/a/folder/whose/name/is/longer/than/that/of/a/socket", 1);
+	status = RUN("-o", "json", "--runs", "1", "shared_count");
+	setenv("TMPDIR", tool.temporary, 1);
+	assert_int_equal(status, 0);
+	assert_int_equal(lines(read_text(tool.out)), 2);
+}
+
 /* A build is compared with itself: each figure has one ratio per round. */
 static void test_against_a_build(void **state)
 {
@@ -257,6 +270,7 @@ int main(void)
 		cmocka_unit_test(test_a_signal_leaves_nothing),
 		cmocka_unit_test(test_repeated_signals_leave_nothing),
 		cmocka_unit_test(test_a_closed_output_leaves_nothing),
+		cmocka_unit_test(test_a_long_temporary_folder_is_not_used),
 		cmocka_unit_test(test_against_a_build),
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),

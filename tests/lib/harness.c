@@ -267,7 +267,6 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 
 void harness_start(struct harness *harness, const char *const *arguments)
 {
-	const char *folder = getenv("TMPDIR");
 	pid_t parent = getpid();
 	static bool once;
 	char path[128];
@@ -279,7 +278,7 @@ void harness_start(struct harness *harness, const char *const *arguments)
 	}
 	once = true;
 	memset(harness, 0, sizeof(*harness));
-	snprintf(harness->base, sizeof(harness->base), "%.40s/gpool-test-XXXXXX", folder && *folder ? folder : "/tmp");
+	snprintf(harness->base, sizeof(harness->base), "%s/gpool-test-XXXXXX", folder_temporary());
 	if (!mkdtemp(harness->base) || chmod(harness->base, 0755)) {
 		fprintf(stderr, "cannot make '%s': %s\n", harness->base, strerror(errno));
 		exit(1);

@@ -222,13 +222,11 @@ static bool group_report(struct session *session, enum group group)
 
 static int measure(struct session *session)
 {
-	const char *parent = getenv("TMPDIR");
 	int result = CODE_OK, error;
 
 	/* Catch signals before the folder exists, so that it is always removed. */
 	interrupts_catch(running_end);
-	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX",
-		parent && *parent ? parent : "/tmp");
+	snprintf(session->folder, sizeof(session->folder), "%s/gpool-bench-XXXXXX", folder_temporary());
 	/* If root starts gpoold, its front runs as another user, which must reach the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
 		complain("cannot create directory '%s': %s", session->folder, strerror(errno));

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STOP_TIMEOUT_MS = 10 * 1000, POOLS_MAX = 4, TMPDIR_MAX = 40 };
+enum { STOP_TIMEOUT_MS = 10 * 1000, POOLS_MAX = 4 };
 
 int agent_process_program(char *path, size_t path_bytes)
 {
@@ -95,14 +95,6 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 	_exit(127);
 }
 
-/* Do not use a long $TMPDIR: the length of a socket's path is limited. */
-static const char *temporary_folder(void)
-{
-	const char *given = getenv("TMPDIR");
-
-	return given && *given == '/' && strlen(given) <= TMPDIR_MAX ? given : "/tmp";
-}
-
 int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached)
 {
@@ -112,7 +104,7 @@ int agent_process_start(struct agent_process *agent, const char *name, const cha
 	memset(agent, 0, sizeof *agent);
 	if (count > POOLS_MAX)
 		return -EINVAL;
-	snprintf(agent->root, sizeof agent->root, "%s/%.16s.XXXXXX", temporary_folder(), name);
+	snprintf(agent->root, sizeof agent->root, "%s/%.16s.XXXXXX", folder_temporary(), name);
 	if (!mkdtemp(agent->root)) {
 		error = -errno;
 		agent->root[0] = '\0';

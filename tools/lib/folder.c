@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,4 +54,11 @@ static int tree_remove(int above, const char *name)
 int folder_remove(const char *path)
 {
 	return tree_remove(AT_FDCWD, path);
+}
+
+const char *folder_temporary(void)
+{
+	const char *given = getenv("TMPDIR");
+
+	return given && *given == '/' && strlen(given) <= FOLDER_TEMPORARY_MOST ? given : "/tmp";
 }

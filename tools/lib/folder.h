@@ -1,4 +1,4 @@
-/* folder.h - remove a folder with everything in it. */
+/* folder.h - choose the folder of temporary files, and remove a folder with everything in it. */
 #ifndef GPOOL_TOOLS_LIB_FOLDER_H
 #define GPOOL_TOOLS_LIB_FOLDER_H
 
@@ -9,5 +9,12 @@
  * Return: 0, also if the folder does not exist, or the negative errno of the first entry that cannot be removed.
  */
 int folder_remove(const char *path);
+
+/*
+ * folder_temporary() - return $TMPDIR, or /tmp if $TMPDIR is not set, is relative, or is longer than
+ * FOLDER_TEMPORARY_MOST bytes, because the length of a socket's path is limited.
+ */
+enum { FOLDER_TEMPORARY_MOST = 40 };
+const char *folder_temporary(void);
 
 #endif
