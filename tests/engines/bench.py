@@ -43,7 +43,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "tools" / "engines")]
@@ -147,7 +147,10 @@ class Way:
         self.agent.stop()
 
 
-def measured(make: Dict[str, Callable[[], Way]], measure: Callable[[Dict[str, Way]], List[Row]]) -> List[Row]:
+Result = TypeVar("Result")
+
+
+def measured(make: Dict[str, Callable[[], Way]], measure: Callable[[Dict[str, Way]], Result]) -> Result:
     """Start the engines of all ways, and return what `measure` returns for them."""
     ways: Dict[str, Way] = {}
     try:
@@ -213,8 +216,8 @@ def measure_overhead(
     rates: Dict[str, List[float]],
     used: Dict[str, List[float]],
     ways: Dict[str, Way],
-) -> List[Row]:
-    """Add the throughput and the CPU time of each round to `rates` and `used`; return no row."""
+) -> None:
+    """Add the throughput and the CPU time of each round to `rates` and `used`."""
     for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
         for name in in_turn(ways, f"{what} {number}"):
@@ -227,7 +230,6 @@ def measure_overhead(
                 used[name].append(engine.cpu_seconds() - begin)
                 round_ = f"round {number - warm + 1}"
                 progress(f"overhead, model of {what}, {round_}: {name}: {rates[name][-1]:.0f} tokens/s")
-    return []
 
 
 def compared(found: Dict[str, List[float]], name: str, form: str) -> Tuple[str, float]:
