@@ -406,8 +406,9 @@ class OneEngine(Simulated):
         self.engine(blocks=2048, max_model_len=2048)
 
     def test_an_engine_without_a_size_of_its_cache_is_refused(self) -> None:
-        with self.assertRaisesRegex(ValueError, "--kv-cache-memory-bytes is not set; set it to the maximum size"):
-            self.engine(kv_cache_memory_bytes=None)
+        for size in (None, 0):
+            with self.assertRaisesRegex(ValueError, "--kv-cache-memory-bytes is not set; set it to the maximum size"):
+                self.engine(kv_cache_memory_bytes=size)
 
     def test_the_pool_of_each_rank_is_checked_at_the_start(self) -> None:
         small = POOL.replace("p0", "small").replace("32MiB", "16MiB")

@@ -55,7 +55,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(
                 f"GpoolConnector: --pipeline-parallel-size is {parallel.pipeline_parallel_size}; only 1 is supported"
             )
-        if vllm_config.cache_config.kv_cache_memory_bytes is None:
+        if not vllm_config.cache_config.kv_cache_memory_bytes:
             raise ValueError(
                 "GpoolConnector: --kv-cache-memory-bytes is not set; set it to the maximum size of this engine's KV "
                 "cache, for example the size of the pool"
