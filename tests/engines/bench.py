@@ -5,7 +5,7 @@ usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
 
   overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, of one stock engine, and
              of one with a connector that does nothing, which work in turn on the same prompts; with a model of 3 MB,
-             whose steps take about 2 ms, and with one of 140 MB, whose steps take about 20 ms. Before, all memory of
+             whose steps take 2 to 5 ms, and with one of 140 MB, whose steps take 20 to 40 ms. Before, all memory of
              the pool is written once, and the stock engine has written most of its memory. The engines are started
              several times, because equal engines differ by up to 3 % from start to start
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
