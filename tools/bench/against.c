@@ -5,6 +5,7 @@
  * the two programs run directly one after the other, so slow changes of the machine's speed affect both.
  */
 #include "tools/bench/against.h"
+#include "tools/lib/dependent.h"
 
 #include "tools/lib/cli.h"
 #include "tools/lib/interrupt.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,9 +47,8 @@ static FILE *program_start(const struct against *against, const char *program, c
 
 	if (pipe(ends) < 0)
 		return NULL;
-	child = fork();
+	child = dependent_fork(SIGTERM);
 	if (child == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		unsetenv("GPOOLD"); /* each build measures its own gpoold */
 		dup2(ends[1], STDOUT_FILENO);
 		close(ends[0]);

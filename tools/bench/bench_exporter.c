@@ -6,6 +6,7 @@
  * answered completely before the next pause.
  */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,7 +16,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +32,6 @@ static _Noreturn void exporter_become(const struct bench *bench, const char *pro
 	char folder[PATH_MAX];
 
 	socket_folder(bench, folder);
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	dup2(error_output, STDERR_FILENO);
 	execl(program, program, "--dir", folder, "--port", "0", (char *)NULL);
 	_exit(127);
@@ -69,7 +68,7 @@ static int exporter_start(struct bench *bench, struct exporter *exporter)
 		return bench_complain(bench, error, "cannot find gpool-exporter in the directory of this program");
 	if (pipe2(ends, O_CLOEXEC))
 		return bench_complain(bench, -errno, "cannot create a pipe");
-	exporter->pid = fork();
+	exporter->pid = dependent_fork(SIGTERM);
 	if (exporter->pid == 0)
 		exporter_become(bench, program, ends[1]);
 	close(ends[1]);

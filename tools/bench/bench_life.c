@@ -1,10 +1,10 @@
 /* bench_life.c - the start and the end of a worker, in a pool of 40,960 pages (20 GiB, none of which is written). */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,9 +38,8 @@ static int sample_attach(struct bench *bench)
 
 	if (pipe(ends) < 0)
 		return -errno;
-	pid = fork();
+	pid = dependent_fork(SIGKILL);
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		error = attach_and_allocate(bench, &ms);
 		if (!error && write(ends[1], &ms, sizeof(ms)) != sizeof(ms))
 			error = -EIO;
@@ -82,7 +81,6 @@ static _Noreturn void take_everything(const struct bench *bench, int say)
 	struct gpool *pool;
 	int error;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	error = daemon_open(bench, 0, &pool);
 	for (unsigned i = 0; i < POOL_PAGES && !error; i++) {
 		struct gpool_block block;
@@ -129,7 +127,7 @@ static int sample_death(struct bench *bench)
 
 	if (pipe(ends) < 0)
 		return -errno;
-	pid = fork();
+	pid = dependent_fork(SIGKILL);
 	if (pid == 0)
 		take_everything(bench, ends[1]);
 	close(ends[1]);

@@ -1,5 +1,6 @@
 /* bench_peers.c - alternatives to gpool's hot path: a heap for the same sizes; a message or a wake-up per operation. */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include "shm/doorbell.h"
 
@@ -12,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,7 +90,6 @@ static int pass(_Atomic uint32_t *wait_for, uint32_t seen)
 
 static _Noreturn void futex_answer(struct pingpong *shared)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (uint32_t turn = 0; pass(&shared->ping, turn) == 0; turn++) {
 		atomic_store(&shared->pong, turn + 1);
 		futex_wake(&shared->pong, 1);
@@ -126,7 +125,7 @@ static int futex_trips(struct bench *bench)
 
 	if (shared == MAP_FAILED)
 		return -ENOMEM;
-	pid = fork();
+	pid = dependent_fork(SIGKILL);
 	if (pid == 0)
 		futex_answer(shared);
 	error = pid < 0 ? -errno : futex_ask(bench, shared);
@@ -143,7 +142,6 @@ static _Noreturn void nanomsg_answer(const char *url)
 	char message[MESSAGE_BYTES];
 	int socket = nn_socket(AF_SP, NN_REP);
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (socket < 0 || nn_bind(socket, url) < 0)
 		_exit(1);
 	while (nn_recv(socket, message, sizeof(message), 0) >= 0 && nn_send(socket, message, sizeof(message), 0) >= 0)
@@ -169,7 +167,6 @@ static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 {
 	int socket = nn_socket(AF_SP, NN_REQ), patience = PATIENCE_MS, error;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (socket < 0 || nn_setsockopt(socket, NN_SOL_SOCKET, NN_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
 		nn_connect(socket, url) < 0)
 		_exit(EIO);
@@ -192,12 +189,12 @@ static int nanomsg_trips(struct bench *bench)
 	int status, error;
 
 	snprintf(url, sizeof(url), "ipc://%s/peer", bench->folder);
-	answer = fork();
+	answer = dependent_fork(SIGKILL);
 	if (answer == 0)
 		nanomsg_answer(url);
 	if (answer < 0)
 		return -errno;
-	ask = fork();
+	ask = dependent_fork(SIGKILL);
 	if (ask == 0)
 		nanomsg_ask(bench, url);
 	error = ask < 0 ? -errno : 0;

@@ -6,13 +6,13 @@
  * processes; both use the same clock.
  */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include "shm/pool_segment.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,11 +130,10 @@ struct scene {
 
 static pid_t start(const struct bench *bench, struct scene *scene, int is_holder, int by_force)
 {
-	pid_t pid = fork();
+	pid_t pid = dependent_fork(SIGKILL);
 
 	if (pid)
 		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (is_holder)
 		hold(bench, scene->orders[0], scene->of_holder[1]);
 	stand_by(bench, scene->of_standby[1], by_force);

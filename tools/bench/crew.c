@@ -1,5 +1,6 @@
 /* crew.c - processes that start together, run for some time, and report the number of their operations. */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include "shm/doorbell.h"
 
@@ -9,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,7 +81,6 @@ static _Noreturn void member_live(struct crew_shared *shared, unsigned member, c
 	uint32_t round = 0;
 	void *state = NULL;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	settle(member);
 	arrive(shared, plan->open(plan->context, member, &state));
 	for (;;) {
@@ -123,7 +122,7 @@ int crew_start(const struct crew_plan *plan, struct crew **out)
 		return -ENOMEM;
 	}
 	for (unsigned i = 0; i < plan->count; i++) {
-		pid_t pid = fork();
+		pid_t pid = dependent_fork(SIGKILL);
 
 		if (pid == 0)
 			member_live(crew->shared, i, plan);

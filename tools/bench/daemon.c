@@ -1,5 +1,6 @@
 /* daemon.c - a gpoold for gpool-bench, in the group's folder. */
 #include "tools/bench/bench.h"
+#include "tools/lib/dependent.h"
 
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,7 +82,6 @@ static _Noreturn void program_become(
 		arguments[count++] = settings[i];
 	}
 	arguments[count] = NULL;
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	if (fd >= 0) {
 		dup2(fd, STDOUT_FILENO);
@@ -152,7 +151,7 @@ static int device_start(struct bench *bench, const struct device *device, const 
 	if (error)
 		return bench_complain(
 			bench, error, "cannot find gpoold in the directory of this program; set $GPOOLD to its path");
-	bench->agent = fork();
+	bench->agent = dependent_fork(SIGTERM);
 	if (bench->agent == 0)
 		program_become(bench, program, device, settings);
 	if (bench->agent < 0) {

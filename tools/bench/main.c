@@ -7,6 +7,7 @@
 #include "tools/bench/against.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
+#include "tools/lib/dependent.h"
 #include "tools/lib/cli.h"
 #include "tools/lib/folder.h"
 #include "tools/lib/interrupt.h"
@@ -89,7 +90,6 @@ static _Noreturn void group_become(const struct session *session, enum group gro
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
 		signal(end_signals[i], SIG_DFL);
 	signals_block(SIG_UNBLOCK);
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	alarm(GROUP_PATIENCE_S);
 	_exit(groups[group].run(&bench) ? 1 : 0);
 }
@@ -164,7 +164,7 @@ static int group_measure(struct session *session, enum group group)
 	 * starting.
 	 */
 	signals_block(SIG_BLOCK);
-	running = interrupted ? -1 : fork();
+	running = interrupted ? -1 : dependent_fork(SIGTERM);
 	if (running == 0) {
 		close(ends[0]);
 		group_become(session, group, folder, ends[1]);

@@ -4,6 +4,7 @@
 #include "shm/plural.h"
 #include "tools/demo/monitor.h"
 #include "tools/demo/progress.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -157,7 +157,7 @@ static uint32_t engine_open_requests(const struct conductor *conductor, int inde
 static int engine_start(struct conductor *conductor, int index)
 {
 	char fd[16], number[16];
-	pid_t parent = getpid(), child = fork();
+	pid_t child = dependent_fork(SIGKILL);
 
 	if (child < 0)
 		return -errno;
@@ -166,9 +166,6 @@ static int engine_start(struct conductor *conductor, int index)
 		return 0;
 	}
 	setpgid(0, 0);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
-		_exit(127);
 	child_prepare(conductor->board.fd);
 	snprintf(fd, sizeof fd, "%d", conductor->board.fd);
 	snprintf(number, sizeof number, "%d", index);

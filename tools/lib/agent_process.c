@@ -1,16 +1,15 @@
 #include "tools/lib/agent_process.h"
 
+#include "tools/lib/dependent.h"
 #include "tools/lib/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -43,22 +42,8 @@ int agent_process_program(char *path, size_t path_bytes)
 	return -ENOENT;
 }
 
-void child_prepare(int keep)
-{
-	static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGPIPE, SIGCHLD};
-	sigset_t none;
-
-	for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
-		signal(defaults[i], SIG_DFL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
-	if (keep >= 0)
-		fcntl(keep, F_SETFD, 0);
-}
-
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
-	const char *setting, bool detached, pid_t parent)
+	const char *setting)
 {
 	const char *arguments[8 + 2 * POOLS_MAX + 2];
 	size_t n = 0;
@@ -66,11 +51,6 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 
 	/* The calling program handles the terminal's signals, and then ends all processes in order. */
 	setsid();
-	if (!detached) {
-		prctl(PR_SET_PDEATHSIG, SIGTERM);
-		if (getppid() != parent)
-			_exit(127);
-	}
 	fd = open(agent->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 	if (fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
 		_exit(127);
@@ -98,7 +78,6 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached)
 {
-	pid_t parent = getpid();
 	int error;
 
 	memset(agent, 0, sizeof *agent);
@@ -117,9 +96,9 @@ int agent_process_start(struct agent_process *agent, const char *name, const cha
 	chmod(agent->root, 0711);
 	snprintf(agent->directory, sizeof agent->directory, "%s/run", agent->root);
 	snprintf(agent->log, sizeof agent->log, "%s/log", agent->root);
-	agent->pid = fork();
+	agent->pid = detached ? fork() : dependent_fork(SIGTERM);
 	if (agent->pid == 0)
-		agent_exec(agent, gpoold, pools, count, setting, detached, parent);
+		agent_exec(agent, gpoold, pools, count, setting);
 	if (agent->pid < 0) {
 		error = -errno;
 		agent->pid = 0;

@@ -48,10 +48,4 @@ void agent_process_log_tail(const struct agent_process *agent, char *text, size_
  */
 void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
 
-/*
- * child_prepare() - prepare a child for exec: set default signal actions, and close all descriptors but 0 to 2 and
- * `keep` (-1: none). Async-signal-safe.
- */
-void child_prepare(int keep);
-
 #endif

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -318,7 +317,6 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGQUIT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	engine = (struct serve_engine){.setup = setup, .index = index, .next = serve_next(setup, index, 0)};
 	*count_of(&engine, SERVE_requests) = requests_of(&engine);
 	engine.waits_us = calloc(setup->trace->request_count, sizeof(*engine.waits_us));

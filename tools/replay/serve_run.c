@@ -10,6 +10,7 @@
 #include "tools/lib/text.h"
 #include "tools/replay/pool.h"
 #include "tools/replay/replay.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,7 +145,7 @@ static int engine_start(struct run *run, uint32_t index)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return -errno;
 	fflush(NULL);
-	part->pid = fork();
+	part->pid = dependent_fork(SIGKILL);
 	if (part->pid == 0) {
 		for (uint32_t i = 0; i < index; i++)
 			close(run->parts[i].channel);

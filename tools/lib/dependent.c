@@ -1,0 +1,34 @@
+#include "tools/lib/dependent.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+pid_t dependent_fork(int signal_number)
+{
+	pid_t parent = getpid(), child = fork();
+
+	if (child)
+		return child;
+	prctl(PR_SET_PDEATHSIG, signal_number);
+	/* The kernel sends the signal only if the parent ends after prctl(). */
+	if (getppid() != parent)
+		_exit(127);
+	return 0;
+}
+
+void child_prepare(int keep)
+{
+	static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGPIPE, SIGCHLD};
+	sigset_t none;
+
+	for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+		signal(defaults[i], SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+	if (keep >= 0)
+		fcntl(keep, F_SETFD, 0);
+}

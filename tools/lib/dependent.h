@@ -1,0 +1,19 @@
+/* dependent.h - start child processes that end with this process. */
+#ifndef GPOOL_TOOLS_LIB_DEPENDENT_H
+#define GPOOL_TOOLS_LIB_DEPENDENT_H
+
+#include <sys/types.h>
+
+/*
+ * dependent_fork() - fork(2). The child receives the signal when this process ends, also if it ends before the child
+ * first runs.
+ */
+pid_t dependent_fork(int signal_number);
+
+/*
+ * child_prepare() - prepare a child for exec: set default signal actions, and close all descriptors but 0 to 2 and
+ * `keep` (-1: none). Async-signal-safe.
+ */
+void child_prepare(int keep);
+
+#endif
