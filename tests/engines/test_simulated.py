@@ -407,7 +407,7 @@ class OneEngine(Simulated):
 
     def test_an_engine_without_a_size_of_its_cache_is_refused(self) -> None:
         for size in (None, 0):
-            with self.assertRaisesRegex(ValueError, "--kv-cache-memory-bytes is not set; set it to the maximum size"):
+            with self.assertRaisesRegex(ValueError, "--kv-cache-memory-bytes is not set or 0; set it to the maximum"):
                 self.engine(kv_cache_memory_bytes=size)
 
     def test_the_pool_of_each_rank_is_checked_at_the_start(self) -> None:

@@ -57,8 +57,8 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
             )
         if not vllm_config.cache_config.kv_cache_memory_bytes:
             raise ValueError(
-                "GpoolConnector: --kv-cache-memory-bytes is not set; set it to the maximum size of this engine's KV "
-                "cache, for example the size of the pool"
+                "GpoolConnector: --kv-cache-memory-bytes is not set or 0; set it to the maximum size of this engine's "
+                "KV cache, for example the size of the pool"
             )
         self._scheduler: Optional[Scheduler] = None
         self._worker: Optional[Worker] = None
