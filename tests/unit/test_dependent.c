@@ -3,10 +3,11 @@
  *
  * Goal: the child ends when its parent ends, also if this happens before the child first runs. Method: the test is the
  * subreaper and collects the status of the grandchild. A handler of fork() delays the grandchild until its parent has
- * ended, which it detects by the end of a pipe.
+ * ended and the grandchild has another parent. A pidfd reports this; the end of a pipe would report it too early.
  */
 #include "tools/lib/dependent.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -15,22 +16,20 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-static bool delays;
-static int ends[2]; /* only the parent has the second end */
+static int parent_fd = -1; /* pidfd of the process whose children are delayed; -1: none is */
 
 static void delay(void)
 {
-	char byte;
+	struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
 
-	if (!delays)
-		return;
-	close(ends[1]);
-	(void)!read(ends[0], &byte, 1);
+	while (parent_fd >= 0 && poll(&parent, 1, -1) < 1)
+		;
 }
 
 /* Start a parent that starts a child and ends; return the status of the child. */
@@ -40,12 +39,11 @@ static int status_of_child(bool delayed)
 	pid_t parent;
 	char byte;
 
-	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(pipe(ready), 0);
 	parent = fork();
 	if (parent == 0) {
 		alarm(60);
-		delays = delayed;
+		parent_fd = delayed ? (int)syscall(SYS_pidfd_open, getpid(), 0) : -1;
 		if (dependent_fork(SIGTERM) == 0) {
 			alarm(60); /* ends it with another signal if it does not receive SIGTERM */
 			(void)!write(ready[1], "", 1);
@@ -57,10 +55,8 @@ static int status_of_child(bool delayed)
 		_exit(0);
 	}
 	assert_true(parent > 0);
-	for (int i = 0; i < 2; i++) {
-		close(ends[i]);
-		close(ready[i]);
-	}
+	close(ready[0]);
+	close(ready[1]);
 	assert_int_equal(waitpid(parent, &status, 0), parent);
 	assert_int_equal(status, 0);
 	assert_true(waitpid(-1, &status, 0) > 0);

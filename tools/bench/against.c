@@ -5,9 +5,9 @@
  * the two programs run directly one after the other, so slow changes of the machine's speed affect both.
  */
 #include "tools/bench/against.h"
-#include "tools/lib/dependent.h"
 
 #include "tools/lib/cli.h"
+#include "tools/lib/dependent.h"
 #include "tools/lib/interrupt.h"
 
 #include <cjson/cJSON.h>

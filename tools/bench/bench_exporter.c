@@ -6,6 +6,7 @@
  * answered completely before the next pause.
  */
 #include "tools/bench/bench.h"
+
 #include "tools/lib/dependent.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,6 @@
 /* bench_life.c - the start and the end of a worker, in a pool of 40,960 pages (20 GiB, none of which is written). */
 #include "tools/bench/bench.h"
+
 #include "tools/lib/dependent.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* bench_peers.c - alternatives to gpool's hot path: a heap for the same sizes; a message or a wake-up per operation. */
 #include "tools/bench/bench.h"
-#include "tools/lib/dependent.h"
 
 #include "shm/doorbell.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <jemalloc/jemalloc.h>

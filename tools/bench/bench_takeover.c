@@ -6,9 +6,9 @@
  * processes; both use the same clock.
  */
 #include "tools/bench/bench.h"
-#include "tools/lib/dependent.h"
 
 #include "shm/pool_segment.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 /* crew.c - processes that start together, run for some time, and report the number of their operations. */
 #include "tools/bench/bench.h"
-#include "tools/lib/dependent.h"
 
 #include "shm/doorbell.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <sched.h>

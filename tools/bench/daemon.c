@@ -1,9 +1,9 @@
 /* daemon.c - a gpoold for gpool-bench, in the group's folder. */
 #include "tools/bench/bench.h"
-#include "tools/lib/dependent.h"
 
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
+#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <fcntl.h>

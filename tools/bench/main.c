@@ -7,8 +7,8 @@
 #include "tools/bench/against.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
-#include "tools/lib/dependent.h"
 #include "tools/lib/cli.h"
+#include "tools/lib/dependent.h"
 #include "tools/lib/folder.h"
 #include "tools/lib/interrupt.h"
 

@@ -8,15 +8,23 @@
 
 pid_t dependent_fork(int signal_number)
 {
-	pid_t parent = getpid(), child = fork();
+	pid_t parent = getpid(), child;
+	sigset_t mask, before;
 
-	if (child)
-		return child;
-	prctl(PR_SET_PDEATHSIG, signal_number);
-	/* The kernel sends the signal only if the parent ends after prctl(). */
-	if (getppid() != parent)
-		_exit(127);
-	return 0;
+	/* A handler of this process must not receive the signal in the child. */
+	sigemptyset(&mask);
+	sigaddset(&mask, signal_number);
+	sigprocmask(SIG_BLOCK, &mask, &before);
+	child = fork();
+	if (child == 0) {
+		signal(signal_number, SIG_DFL);
+		prctl(PR_SET_PDEATHSIG, signal_number);
+		/* The kernel sends the signal only if the parent ends after prctl(). */
+		if (getppid() != parent)
+			_exit(127);
+	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	return child;
 }
 
 void child_prepare(int keep)

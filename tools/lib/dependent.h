@@ -5,8 +5,9 @@
 #include <sys/types.h>
 
 /*
- * dependent_fork() - fork(2). The child receives the signal when this process ends, also if it ends before the child
- * first runs.
+ * dependent_fork() - start a child process that depends on this one; otherwise as fork(2). The child has the default
+ * action of the signal, and receives it when this process ends. If this process ends before the child first runs, the
+ * child exits.
  */
 pid_t dependent_fork(int signal_number);
 

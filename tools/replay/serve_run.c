@@ -7,10 +7,10 @@
 #include "tools/replay/serve.h"
 
 #include "shm/monotonic.h"
+#include "tools/lib/dependent.h"
 #include "tools/lib/text.h"
 #include "tools/replay/pool.h"
 #include "tools/replay/replay.h"
-#include "tools/lib/dependent.h"
 
 #include <errno.h>
 #include <inttypes.h>
