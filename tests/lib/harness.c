@@ -5,6 +5,7 @@
 #include "cuda/gpu.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
+#include "tests/lib/temporary.h"
 #include "tools/lib/folder.h"
 
 #include <dirent.h>
@@ -278,7 +279,7 @@ void harness_start(struct harness *harness, const char *const *arguments)
 	}
 	once = true;
 	memset(harness, 0, sizeof(*harness));
-	snprintf(harness->base, sizeof(harness->base), "%s/gpool-test-XXXXXX", folder_temporary());
+	snprintf(harness->base, sizeof(harness->base), "%s/gpool-test-XXXXXX", temporary_folder());
 	if (!mkdtemp(harness->base) || chmod(harness->base, 0755)) {
 		fprintf(stderr, "cannot make '%s': %s\n", harness->base, strerror(errno));
 		exit(1);

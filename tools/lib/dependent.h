@@ -1,4 +1,4 @@
-/* dependent.h - start child processes that end with this process. */
+/* dependent.h - start child processes that end with this process, and prepare child processes for exec. */
 #ifndef GPOOL_TOOLS_LIB_DEPENDENT_H
 #define GPOOL_TOOLS_LIB_DEPENDENT_H
 
