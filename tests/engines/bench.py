@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """bench.py - compare vLLM on gpool with stock vLLM; `make bench-engines` runs it in build/engines.
 
-usage: bench.py [--document] [overhead] [gain] [sharing]      default: all three
+usage: bench.py [--document] [overhead] [processes] [gain] [sharing]      default: all four
 
-  overhead   throughput and CPU time of one engine on gpool, of one that shares no prefixes, of one stock engine, and
-             of one with a connector that does nothing, which work in turn on the same prompts; with a model of 3 MB,
-             whose steps take 2 to 5 ms, and with one of 140 MB, whose steps take 20 to 40 ms. Before, all memory of
-             the pool is written once, and the stock engine has written most of its memory. The engines are started
-             several times, because equal engines differ by up to 3 % from start to start
+  overhead   throughput of one engine on gpool, of one that shares no prefixes, and of one with a connector that does
+             nothing, compared with that of two equal stock engines, whose difference shows the precision; with a model
+             of 3 MB, whose steps take 2 to 5 ms, and with one of 140 MB, whose steps take 20 to 40 ms. Each engine is
+             one process, so that gpool's thread and the agent have a core. The engines get the same prompts, and
+             execute steps for 0.1 s in turn, so that changes of the machine's speed affect all of them. Before, all
+             memory of the pool is written once, and the stock engines have written most of their memory
+  processes  throughput and CPU time of such engines in the processes that vLLM starts by default, of which two always
+             use a core; they answer all prompts of a round in turn. On a machine with two cores, gpool's thread and the
+             agent compete with these processes. The engines are started several times
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
              lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
@@ -23,8 +27,8 @@ Prints a table for each. All engines of a measurement exist at the same time and
 machine affects all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a
 CPU.
 
-Environment: ROUNDS (default 10; overhead has four times as many with the model of 3 MB); for overhead: STARTS, number
-of starts of the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of
+Environment: ROUNDS (default 10; four times as many with the model of 3 MB); for processes: STARTS, number of starts of
+the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of
 512 KiB, each of which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16
 24": they need less memory than a half has, more, and all of the pool); ENGINE_SECONDS.
 """
@@ -62,11 +66,15 @@ SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
 STARTS = int(os.environ.get("STARTS", "5"))
-"""number of starts of the engines of overhead: equal engines differ by up to 3 % from start to start"""
+"""number of starts of the engines of `processes`"""
+TURN = 0.1
+"""seconds for which an engine of `overhead` executes steps before it is another one's turn"""
 PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
 PAGES = int(os.environ.get("PAGES", "24"))
 SMALL, LARGE = ("engines-model",), ("engines-model-large", "--large")
 """models: the folder, and arguments of make_model.py"""
+MODELS = (("3 MB", SMALL, 8, 4 * ROUNDS, 32), ("140 MB", LARGE, 1, ROUNDS, 16))
+"""of overhead and processes: size, model, number of first rounds that warm up, rounds, and requests of a round"""
 LOADS = [int(load) for load in os.environ.get("LOADS", "4 16 24").split()]
 BURST, PROMPT, ANSWER = 16, 400, 60
 GAIN_PROMPT, GAIN_ANSWER = 192, 64
@@ -85,7 +93,7 @@ class Row(NamedTuple):
     value: str
     details: str
     ratio: float
-    """to the first row of the measurement"""
+    """to the first row of the measurement, or to the mean of two stock engines"""
 
 
 def machine() -> str:
@@ -170,58 +178,71 @@ def in_turn(ways: Dict[str, Way], round_: str) -> List[str]:
 
 
 def overhead() -> List[Row]:
-    """Measure the throughput and the CPU time of one engine."""
+    """Measure the throughput of engines that each have a core, and another one for gpool."""
     rows: List[Row] = []
-    empty = {"kv_connector": "EmptyConnector", "kv_connector_module_path": "empty_connector", "kv_role": "kv_both"}
-    for what, which, warm, rounds, requests in (
-        ("3 MB", SMALL, 8, 4 * ROUNDS, 32),
-        ("140 MB", LARGE, 1, ROUNDS, 16),
-    ):
+    alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    for what, which, warm, rounds, requests in MODELS:
+        made = ways(which, environment=alone)
+        stock, again = "stock vLLM", "stock vLLM, another engine"
+        made = {stock: made[stock], again: made[stock], **made}
+        rates = measured(made, partial(measure_turns, what, warm, rounds, requests))
+        base = [(one + two) / 2 for one, two in zip(rates[stock], rates[again])]
+        rows += rate_rows("throughput, tokens/s", what, rates, ".0f", base)
+    return rows
 
-        def way(extra: Optional[Dict[str, Any]], which: Tuple[str, ...] = which, **options: Any) -> Callable[[], Way]:
-            return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE, **options).touch()
 
-        made = {
-            "stock vLLM": way(None),
-            "a connector that does nothing": way(None, kv_transfer_config=empty),
-            "gpool": way({}),
-            "gpool, prefixes not shared": way({"share": False}),
+def measure_turns(what: str, warm: int, rounds: int, requests: int, engines: Dict[str, Way]) -> Dict[str, List[float]]:
+    """Return the throughput of each engine in each round, up to the last token."""
+    rates: Dict[str, List[float]] = {name: [] for name in engines}
+    for number in range(warm + rounds):
+        prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
+        working = {
+            name: way for name, way in engines.items() if way.engines[0].begin(prompts, ANSWER, False) is not None
         }
+        turn = 0
+        while working:
+            for name in in_turn(working, f"{what} {number} {turn}"):
+                if working[name].engines[0].step(TURN) is None:
+                    del working[name]
+            turn += 1
+        if number >= warm:
+            for name, way in engines.items():
+                rates[name].append(requests * ANSWER / way.engines[0].last)
+            found = ", ".join(f"{name}: {rates[name][-1]:.0f}" for name in engines)
+            progress(f"overhead, model of {what}, round {number - warm + 1}, tokens/s: {found}")
+    return rates
+
+
+def processes() -> List[Row]:
+    """Measure the throughput and the CPU time of engines in the processes that vLLM starts by default."""
+    rows: List[Row] = []
+    for what, which, warm, rounds, requests in MODELS:
+        made = ways(which)
         rates: Dict[str, List[float]] = {name: [] for name in made}
         used: Dict[str, List[float]] = {name: [] for name in made}
         for start in range(STARTS):
             mine = rounds * (start + 1) // STARTS - rounds * start // STARTS
             if mine:
-                measured(
-                    made, partial(measure_overhead, f"{what}, start {start + 1}", warm, mine, requests, rates, used)
-                )
-        rows += [
-            Row(
-                f"{value}, model of {what}",
-                name,
-                f"{statistics.median(all_[name]):{form}}",
-                *compared(all_, name, form),
-            )
-            for value, all_, form in (("throughput, tokens/s", rates, ".0f"), ("CPU time of a round, s", used, ".2f"))
-            for name in made
-        ]
+                measured(made, partial(measure_rounds, f"{what}, start {start + 1}", warm, mine, requests, rates, used))
+        rows += rate_rows("throughput, tokens/s", what, rates, ".0f", rates["stock vLLM"])
+        rows += rate_rows("CPU time of a round, s", what, used, ".2f", used["stock vLLM"])
     return rows
 
 
-def measure_overhead(
+def measure_rounds(
     what: str,
     warm: int,
     rounds: int,
     requests: int,
     rates: Dict[str, List[float]],
     used: Dict[str, List[float]],
-    ways: Dict[str, Way],
+    engines: Dict[str, Way],
 ) -> None:
     """Add the throughput and the CPU time of each round to `rates` and `used`."""
     for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
-        for name in in_turn(ways, f"{what} {number}"):
-            engine = ways[name].engines[0]
+        for name in in_turn(engines, f"{what} {number}"):
+            engine = engines[name].engines[0]
             time.sleep(SETTLED)
             begin = engine.cpu_seconds()
             answers, seconds = engine.timed(prompts, ANSWER)
@@ -229,12 +250,36 @@ def measure_overhead(
                 rates[name].append(sum(len(answer.tokens) for answer in answers) / seconds)
                 used[name].append(engine.cpu_seconds() - begin)
                 round_ = f"round {number - warm + 1}"
-                progress(f"overhead, model of {what}, {round_}: {name}: {rates[name][-1]:.0f} tokens/s")
+                progress(f"processes, model of {what}, {round_}: {name}: {rates[name][-1]:.0f} tokens/s")
 
 
-def compared(found: Dict[str, List[float]], name: str, form: str) -> Tuple[str, float]:
-    """Return the range of the values of a way, and their ratio to those of the first way."""
-    return f"{min(found[name]):{form}} to {max(found[name]):{form}}", ratio(found[name], next(iter(found.values())))
+def ways(which: Tuple[str, ...], **options: Any) -> Dict[str, Callable[[], Way]]:
+    """Return the engines of overhead and processes; options: of all of them."""
+    empty = {"kv_connector": "EmptyConnector", "kv_connector_module_path": "empty_connector", "kv_role": "kv_both"}
+
+    def way(extra: Optional[Dict[str, Any]], **more: Any) -> Callable[[], Way]:
+        return lambda: Way(which, 512, 1, extra, kv_cache_memory_bytes=256 * PAGE, **options, **more).touch()
+
+    return {
+        "stock vLLM": way(None),
+        "a connector that does nothing": way(None, kv_transfer_config=empty),
+        "gpool": way({}),
+        "gpool, prefixes not shared": way({"share": False}),
+    }
+
+
+def rate_rows(value: str, what: str, found: Dict[str, List[float]], form: str, base: List[float]) -> List[Row]:
+    """Return the rows of a value of the rounds with a model; `base`: the values that the ratios refer to."""
+    return [
+        Row(
+            f"{value}, model of {what}",
+            name,
+            f"{statistics.median(each):{form}}",
+            f"{min(each):{form}} to {max(each):{form}}",
+            ratio(each, base),
+        )
+        for name, each in found.items()
+    ]
 
 
 def bursts(number: int, size: int, length: int = PROMPT) -> Tuple[List[List[int]], List[List[int]]]:
@@ -414,7 +459,12 @@ def main() -> None:
             write(name, text)
 
 
-MEASUREMENTS: Dict[str, Callable[[], List[Row]]] = {"overhead": overhead, "gain": gain, "sharing": sharing}
+MEASUREMENTS: Dict[str, Callable[[], List[Row]]] = {
+    "overhead": overhead,
+    "processes": processes,
+    "gain": gain,
+    "sharing": sharing,
+}
 
 if __name__ == "__main__":
     main()

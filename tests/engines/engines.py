@@ -74,6 +74,7 @@ class Engine(Processes):
         if directory is not None:
             self._options.setdefault("kv_transfer_config", connector(directory, extra))
         self.seconds = 0.0
+        self.last = 0.0
         self.firsts: List[Tuple[float, int, int]] = []
         self.adapter: Optional[List[Any]] = None  # arguments of a LoRARequest, for the next prompts
         self.transfers: List[Any] = []  # kv_transfer_params of the last answers
@@ -116,22 +117,23 @@ class Engine(Processes):
         self.seconds, self.transfers = found["seconds"], found["transfers"]
         return [Answer(*answer) for answer in found["answers"]]
 
-    def begin(self, prompts: List[List[int]], count: int) -> Optional[float]:
-        """Send prompts that arrive at once; step() returns the answers. Returns as step()."""
-        self._pipe.send({"burst": prompts, "tokens": count})
+    def begin(self, prompts: List[List[int]], count: int, alone: bool = True) -> Optional[float]:
+        """Send prompts that arrive at once; step() returns the answers. Returns as step(). alone: see serve.burst()."""
+        self._pipe.send({"burst": prompts, "tokens": count, "alone": alone})
         return self._heard()
 
-    def step(self) -> Optional[float]:
-        """Let the engine make its next step. Returns the time of its clock before the step after that; None: it has
-        answered all requests, and `firsts` has the result of serve.burst()."""
-        self._pipe.send(True)
+    def step(self, seconds: float = 0.0) -> Optional[float]:
+        """Let the engine make its next step, and further ones for some seconds. Returns the time of its clock before
+        the step after that; None: it has answered all requests, and `last` and `firsts` have the result of
+        serve.burst()."""
+        self._pipe.send(seconds)
         return self._heard()
 
     def _heard(self) -> Optional[float]:
         found = self._answer()
         if isinstance(found, float):
             return found
-        self.firsts = [(float(clock), int(steps), int(cached)) for clock, steps, cached in found]
+        self.last, self.firsts = found
         return None
 
     def readable(self) -> bool:

@@ -3,7 +3,8 @@ pipe. Or a command of vLLM, in such a process.
 
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
 cached tokens), ...], "seconds": S, "transfers": [...]}; "adapter" next to "tokens" has the arguments of a LoRARequest,
-and "transfers" the kv_transfer_params of each prompt. {"burst": [[token, ...], ...], "tokens": N}: see burst().
+and "transfers" the kv_transfer_params of each prompt. {"burst": [[token, ...], ...], "tokens": N, "alone": B}: see
+burst().
 {"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
 has failed. {"metric": NAME} is answered by {"value": N}.
 """
@@ -116,38 +117,36 @@ def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def burst(engine: LLM, pipe: Connection, asked: Dict[str, Any]) -> List[Tuple[float, int, int]]:
+def burst(engine: LLM, pipe: Connection, asked: Dict[str, Any]) -> Tuple[float, List[Tuple[float, int, int]]]:
     """Answer requests that arrive at once; the engine must be in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
 
-    The engine has a clock, which advances by the duration of its steps as step_seconds() measures it. Before each step,
-    this function sends the time and waits for permission from the other end of the pipe. Of several engines, that end
-    permits the step of the one whose clock is behind, so each engine has a core to itself, even if there is only one.
+    The engine has a clock, which advances by the duration of its steps. asked["alone"]: without the time in which this
+    thread was ready to run but another one had the processor. Before a step, this function sends the time of the clock,
+    and waits for permission from the other end of the pipe: a number of seconds, for which it executes steps, at least
+    one. Several engines that this end permits in turn share a core, and the time of one does not include the others.
 
-    Returns, for each request, the time of its first token, the number of steps to it, and its cached tokens.
+    Returns the time of the last token, and, for each request, the time of its first token, the number of steps to it,
+    and its cached tokens.
     """
     parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
     for number, prompt in enumerate(asked["burst"]):
         engine.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, parameters)
     scheduler = engine.llm_engine.engine_core.engine_core.scheduler
     first: Dict[int, Tuple[float, int, int]] = {}
-    clock, steps = 0.0, 0
+    clock, last, until, steps = 0.0, 0.0, 0.0, 0
     while scheduler.has_requests():
-        pipe.send(clock)
-        pipe.recv()
-        outputs, seconds = step_seconds(engine)
-        clock, steps = clock + seconds, steps + 1
+        if clock >= until:
+            pipe.send(clock)
+            until = clock + pipe.recv()
+        begin, ready = time.monotonic(), ready_seconds()
+        outputs = engine.llm_engine.step()
+        clock += time.monotonic() - begin - (ready_seconds() - ready if asked["alone"] else 0)
+        steps += 1
         for output in outputs:
             if output.outputs[0].token_ids:
+                last = clock
                 first.setdefault(int(output.request_id), (clock, steps, output.num_cached_tokens))
-    return [first[number] for number in range(len(first))]
-
-
-def step_seconds(engine: LLM) -> Tuple[List[Any], float]:
-    """Execute a step; return its outputs and the time that it took, without that in which this thread was ready to run
-    but another one had the processor."""
-    begin, ready = time.monotonic(), ready_seconds()
-    outputs = engine.llm_engine.step()
-    return outputs, time.monotonic() - begin - (ready_seconds() - ready)
+    return last, [first[number] for number in range(len(first))]
 
 
 def ready_seconds() -> float:
