@@ -9,9 +9,10 @@ usage: bench.py [--document] [overhead] [processes] [gain] [sharing]      defaul
              one process, so that gpool's thread and the agent have a core. The engines get the same prompts, and
              execute steps for 0.1 s in turn, so that changes of the machine's speed affect all of them. Before, all
              memory of the pool is written once, and the stock engines have written most of their memory
-  processes  throughput and CPU time of such engines in the processes that vLLM starts by default, of which two always
-             use a core; they answer all prompts of a round in turn. On a machine with two cores, gpool's thread and the
-             agent compete with these processes. The engines are started several times
+  processes  throughput and CPU time of such engines in the processes that vLLM starts by default, of which two use
+             a core each, even while they wait. One engine after the other answers all prompts of a round. On a machine
+             with two cores, gpool's thread and the agent compete with these processes. The engines are started several
+             times
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
              lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
@@ -28,9 +29,9 @@ machine affects all of them; the ratios are medians of the ratios of rounds. The
 CPU.
 
 Environment: ROUNDS (default 10; four times as many with the model of 3 MB); for processes: STARTS, number of starts of
-the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of
-512 KiB, each of which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16
-24": they need less memory than a half has, more, and all of the pool); ENGINE_SECONDS.
+the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of 512 KiB, each of which has the
+256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16 24": they need less memory than a
+half has, more, and all of the pool); ENGINE_SECONDS.
 """
 
 from __future__ import annotations
@@ -180,9 +181,9 @@ def in_turn(ways: Dict[str, Way], round_: str) -> List[str]:
 def overhead() -> List[Row]:
     """Measure the throughput of engines that each have a core, and another one for gpool."""
     rows: List[Row] = []
-    alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     for what, which, warm, rounds, requests in MODELS:
-        made = ways(which, environment=alone)
+        made = ways(which, environment=one_process)
         stock, again = "stock vLLM", "stock vLLM, another engine"
         made = {stock: made[stock], again: made[stock], **made}
         rates = measured(made, partial(measure_turns, what, warm, rounds, requests))

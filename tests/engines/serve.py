@@ -4,9 +4,8 @@ pipe. Or a command of vLLM, in such a process.
 The first answer is "ready". {"prompts": [[token, ...], ...], "tokens": N} is answered by {"answers": [([token, ...],
 cached tokens), ...], "seconds": S, "transfers": [...]}; "adapter" next to "tokens" has the arguments of a LoRARequest,
 and "transfers" the kv_transfer_params of each prompt. {"burst": [[token, ...], ...], "tokens": N, "alone": B}: see
-burst().
-{"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty unless it
-has failed. {"metric": NAME} is answered by {"value": N}.
+burst(). {"call": NAME, "arguments": [...]} calls a method of vllm.LLM; the answer is {"error": TEXT}, which is empty
+unless it has failed. {"metric": NAME} is answered by {"value": N}.
 """
 
 from __future__ import annotations
@@ -120,10 +119,11 @@ def answer(engine: LLM, asked: Dict[str, Any]) -> Dict[str, Any]:
 def burst(engine: LLM, pipe: Connection, asked: Dict[str, Any]) -> Tuple[float, List[Tuple[float, int, int]]]:
     """Answer requests that arrive at once; the engine must be in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
 
-    The engine has a clock, which advances by the duration of its steps. asked["alone"]: without the time in which this
-    thread was ready to run but another one had the processor. Before a step, this function sends the time of the clock,
-    and waits for permission from the other end of the pipe: a number of seconds, for which it executes steps, at least
-    one. Several engines that this end permits in turn share a core, and the time of one does not include the others.
+    The engine has a clock, which advances by the duration of its steps; if asked["alone"] is true, less the time in
+    which this thread was ready to run but another one had the processor. Before a step, this function sends the time of
+    the clock, and waits for permission from the other end of the pipe: a number of seconds, for which it executes
+    steps, at least one. Several engines that this end permits in turn share a core, and the time of one does not
+    include the others.
 
     Returns the time of the last token, and, for each request, the time of its first token, the number of steps to it,
     and its cached tokens.
