@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -156,6 +157,12 @@ def while_it_is_closed(pool: gpool.Pool, do: Callable[[], object]) -> threading.
     thread = threading.Thread(target=look)
     thread.start()
     return thread
+
+
+def main_stack() -> List[str]:
+    """Return the names of the functions that the main thread is in."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return [entry.name for entry in traceback.extract_stack(frame)]
 
 
 class Signals(AgentTest):
@@ -325,8 +332,19 @@ class Signals(AgentTest):
             self.pool.stream().close()
 
     def test_closing_a_pool(self) -> None:
+        self.check_closing(lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def test_closing_a_pool_with_a_signal_to_another_thread(self) -> None:
+        def interrupt() -> None:
+            while "join" not in main_stack():  # before, the main thread would notice any signal
+                pass
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+        self.check_closing(interrupt)
+
+    def check_closing(self, interrupt: Callable[[], object]) -> None:
         """The pool is closed, and detaches when its work has ended. A close would end the wait for a timeline, but not
-        that for an event of another process."""
+        that for an event of another process. interrupt is called by another thread."""
         with subprocess.Popen(
             [sys.executable, "-c", EXPORTER, str(Path(__file__).parent), self.agent.directory],
             stdin=subprocess.PIPE,
@@ -337,7 +355,7 @@ class Signals(AgentTest):
             pool = self.agent.pool()
             block = pool.alloc(3)
             pool.stream().wait(pool.fence_import(bytes.fromhex(exporter.stdout.readline())))
-            thread = while_it_is_closed(pool, lambda: os.kill(os.getpid(), signal.SIGINT))
+            thread = while_it_is_closed(pool, interrupt)
             self.assertRaises(KeyboardInterrupt, pool.close)
             thread.join()
             self.assertTrue(pool.closed)

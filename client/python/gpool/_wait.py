@@ -7,6 +7,8 @@ from typing import Any, Callable, List, Optional
 
 from . import _native
 
+CHECK_SECONDS = 0.1
+
 
 def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
@@ -40,6 +42,8 @@ def in_another_thread(call: Callable[[], None]) -> None:
     except RuntimeError:  # no thread can be started
         call()
         return
-    thread.join()
+    # A signal that arrives just before the wait, or in another thread, does not end it; its handler runs between waits.
+    while thread.is_alive():
+        thread.join(CHECK_SECONDS)
     if raised:
         raise raised[0]
