@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from queue import SimpleQueue
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -45,10 +45,16 @@ class _Batch(NamedTuple):
     """Operations that are executed together."""
 
     ops: List[Op]
+    calls: List[Tuple[Any, ...]]
+    """what Chunks.execute() takes for each of them"""
     patience_ms: int
     reservation: int
     queued: Optional[torch.cuda.Event]
     """recorded after the work that precedes the operations"""
+
+
+_Ended = Union[Tuple[List[Op], Set[int]], BaseException]
+"""the operations of a batch that has ended, and the numbers of those that have failed; or the exception that ended it"""
 
 
 class Worker:
@@ -67,13 +73,12 @@ class Worker:
         self._later: List[Op] = []
         self._waits = False  # no forward pass follows in this step
         self._batches: SimpleQueue[Optional[_Batch]] = SimpleQueue()  # None: the thread ends
-        self._ended: SimpleQueue[Optional[BaseException]] = SimpleQueue()  # for each batch, the exception that ended it
+        self._ended: SimpleQueue[_Ended] = SimpleQueue()
         self._running = 0  # number of batches in the thread whose end was not taken from _ended
         self._thread = threading.Thread(target=self._run_thread, name="gpool", daemon=True)
         # While operations have not ended, only the thread uses these fields and _chunks.
         self._refused = ""  # the last refusal of reserved pages that was logged
         self._contents: Dict[int, Content] = {}  # content of mapped objects, by operation
-        self._lock = threading.Lock()  # protects _answers
         self._answers = Answers()
         self._invalid: Set[int] = set()
         self._tainted = False  # this step's forward pass reads lost content
@@ -155,9 +160,8 @@ class Worker:
             return
         later, self._later = self._later, []
         if self._tainted:
-            for op in later:
-                if op.action in AFTER_FORWARD:
-                    self._answer(op, False)
+            refused = [op for op in later if op.action in AFTER_FORWARD]
+            self._answer(refused, {op.number for op in refused})
             later = [op for op in later if op.action not in AFTER_FORWARD]
             self._tainted = False
         self._begin(later, 0)
@@ -168,18 +172,18 @@ class Worker:
             self._take_ended()
 
     def _take_ended(self) -> None:
-        error = self._ended.get()
+        ended = self._ended.get()
         self._running -= 1
-        if error is not None:
-            raise error
+        if isinstance(ended, BaseException):
+            raise ended
+        self._answer(*ended)
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call, or None."""
         answers = self._answers
-        if not answers.answers and not answers.lost:  # without the lock: the next step takes a later answer
+        if not answers.answers and not answers.lost:
             return None
-        with self._lock:
-            answers, self._answers = self._answers, Answers()
+        self._answers = Answers()
         return answers
 
     def take_invalid_blocks(self) -> Set[int]:
@@ -198,49 +202,52 @@ class Worker:
         if not ops:
             return
         queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
-        batch = _Batch(ops, patience_ms, reservation, queued)
+        batch = _Batch(ops, [self._call(op) for op in ops], patience_ms, reservation, queued)
         if self._waits:
-            self._run(batch)
+            self._answer(ops, self._run(batch))
         else:
             self._running += 1
             self._batches.put(batch)
 
     def _run_thread(self) -> None:
+        """Execute batches. While this thread has the interpreter's lock, the forward pass waits, so all else that their
+        operations need is done by the other thread.
+        """
         while True:
             batch = self._batches.get()
             if batch is None:
                 return
             try:
-                self._run(batch)
-                self._ended.put(None)
+                self._ended.put((batch.ops, self._run(batch)))
             except BaseException as error:  # the thread of the forward pass raises it
                 self._ended.put(error)
 
-    def _run(self, batch: _Batch) -> None:
+    def _run(self, batch: _Batch) -> Set[int]:
+        """Execute a batch; return the numbers of the operations that have failed."""
         if batch.queued is not None:
             batch.queued.synchronize()
         with self.pool.use_reservation(batch.reservation) if batch.reservation else contextlib.nullcontext():
-            self._execute(batch)
+            return self._execute(batch)
 
-    def _execute(self, batch: _Batch) -> None:
+    def _execute(self, batch: _Batch) -> Set[int]:
         """Execute operations in order, in as few calls as possible."""
-        ops = batch.ops
+        failed: Set[int] = set()
+        ops, calls = batch.ops, batch.calls
         while ops:
             if ops[0].action == Action.MAP:
                 count, (done, error) = 1, self._map(ops[0])
             else:
                 count = next((at for at, op in enumerate(ops) if op.action == Action.MAP), len(ops))
-                done, error = self._chunks.execute([self._operation(op) for op in ops[:count]], batch.patience_ms)
-            for op in ops[:done]:
-                self._answer(op, True)
+                done, error = self._chunks.execute(calls[:count], batch.patience_ms)
             if done < count:
                 if error is not None:
                     self._report(ops[done], error, batch.reservation)
-                self._answer(ops[done], False)
+                failed.add(ops[done].number)
                 done += 1
-            ops = ops[done:]
+            ops, calls = ops[done:], calls[done:]
+        return failed
 
-    def _operation(self, op: Op) -> Tuple[Any, ...]:
+    def _call(self, op: Op) -> Tuple[Any, ...]:
         if op.action != Action.PUBLISH:
             return op.action, op.chunk
         return op.action, op.chunk, self._name(op.name), self._namespace.digest + pack(op.content), op.follows
@@ -248,12 +255,14 @@ class Worker:
     def _name(self, name: str) -> bytes:
         return self._namespace.name(self._rank, name).encode()
 
-    def _answer(self, op: Op, done: bool) -> None:
-        self.counters.count(op.action.name.lower(), done)
-        with self._lock:
-            self._answers.answers[op.number] = Answer(int(done), int(not done))
+    def _answer(self, ops: List[Op], failed: Set[int]) -> None:
+        answers = self._answers
+        for op in ops:
+            done = op.number not in failed
+            self.counters.count(op.action.name.lower(), done)
+            answers.answers[op.number] = Answer(int(done), int(not done))
             if op.number in self._contents:
-                self._answers.contents[op.number] = self._contents.pop(op.number)
+                answers.contents[op.number] = self._contents.pop(op.number)
 
     def _report(self, op: Op, error: Error, reservation: int) -> None:
         """Log an error, unless it only means that the pool has no room, or that the content was lost."""
