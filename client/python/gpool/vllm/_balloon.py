@@ -283,12 +283,17 @@ class Balloon:
             return True
         return not self.refusals and (bool(self._in[State.OUT]) or next(self._renewable(), None) is not None)
 
+    @property
+    def free_blocks(self) -> int:
+        """Return the number of vLLM's free blocks, and of those that workers are giving memory."""
+        return self.pool.get_num_free_blocks() + self.geometry.chunk_blocks * len(self._in[State.COMMITTING])
+
     def grow(self, blocks: int) -> None:
         """Give vLLM chunks until it has `blocks` free blocks or no further chunk is available."""
-        size = self.geometry.chunk_blocks
-        free = self.pool.get_num_free_blocks() + size * self.count(State.COMMITTING)
+        free = self.free_blocks
         if free >= blocks:
             return
+        size = self.geometry.chunk_blocks
         held = self._unused(State.HELD, shared=False)  # a generator: no cost unless it is used
         renewable = self._renewable()
         while free < blocks:
@@ -368,15 +373,20 @@ class Balloon:
         """
         looked = self._in[State.LIVE] if every else self._ended & self._in[State.LIVE]
         self._ended = {chunk for chunk in looked if chunk and self._is_free(chunk)}
+        empty: List[int] = []
         for chunk in sorted(self._ended, reverse=True):
-            if not self._is_empty(chunk):
-                self._chunks[chunk].used = self.step
-                if publish is None or not publish(chunk):
-                    self._hold(chunk)
-                    self._set(chunk, State.HELD)
-            elif self.pool.get_num_free_blocks() - self.geometry.chunk_blocks >= spare:
+            if self._is_empty(chunk):
+                empty.append(chunk)
+                continue
+            self._chunks[chunk].used = self.step
+            if publish is None or not publish(chunk):
                 self._hold(chunk)
-                self._send(Action.LEAVE, chunk, State.LEAVING)
+                self._set(chunk, State.HELD)
+        for chunk in empty:  # when the others are not counted as free anymore
+            if self.pool.get_num_free_blocks() - self.geometry.chunk_blocks < spare:
+                break
+            self._hold(chunk)
+            self._send(Action.LEAVE, chunk, State.LEAVING)
 
     def offer(self) -> None:
         """Offer all chunks with cached blocks that no request uses, least recently used first. Those that this step

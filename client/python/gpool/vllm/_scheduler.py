@@ -33,6 +33,8 @@ AHEAD_TOKENS = 16
 """tokens of each running request for which blocks are kept free, because a commit takes some steps"""
 SPARE_STEPS = AHEAD_TOKENS // 2
 """steps after which the number of blocks to keep free is computed again even if no request has started or ended"""
+KEEP_STEPS = 256
+"""steps for which the number of blocks that were needed is remembered, at least"""
 LOOK_STEPS = 16
 """steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
@@ -71,6 +73,8 @@ class Scheduler:
         self._promised = self._promised_tokens = 0  # blocks and tokens of these requests
         self._ahead = 0  # blocks that running requests need soon
         self._next = 0  # blocks that waiting requests need when running ones end soon
+        self._peaks = (0, 0)  # most free blocks that were needed, in the time before the current one and in it
+        self._peak_end = 0  # the step in which the current time ends
         self._dirty = True
         self._quiet = 0  # next steps that need no work if each running request gets one token and nothing else happens
         self._settled = False
@@ -294,17 +298,16 @@ class Scheduler:
             self._settled = True
         else:
             self._detect_stuck(output)
+            kept = self._kept(spare)
             if look or balloon.refusals:
-                short = balloon.refusals > 0 or self._stuck or self._pressed()
-                # While memory is free, keep one more chunk: running requests often need it again after some steps.
-                kept = spare if short else spare + self.geometry.chunk_blocks
-                balloon.settle(0 if self._stuck else kept, publish, every)
-                if short:
+                scarce = self._is_scarce()
+                balloon.settle(0 if self._stuck else spare if scarce else kept, publish, every)
+                if scarce:
                     balloon.offer()
             if self._stuck:
                 self._reserve()
-            else:
-                balloon.grow(spare)
+            elif balloon.free_blocks < spare:
+                balloon.grow(spare if self._is_scarce() else kept)
             balloon.continue_after(last)
         self._first = None
         self._dirty = self._freed = False
@@ -331,6 +334,10 @@ class Scheduler:
             return 0
         return min(self._block_tokens - max(filled), SPARE_STEPS - self.balloon.step % SPARE_STEPS) - 1
 
+    def _is_scarce(self) -> bool:
+        """Return whether free memory is needed elsewhere, or cannot be had."""
+        return self.balloon.refusals > 0 or self._stuck or self._pressed()
+
     def _pressed(self) -> bool:
         return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
 
@@ -354,6 +361,16 @@ class Scheduler:
             self._next = self._needed_after(ending)
         rest = self._rest(cached=False) if self._next else 0  # blocks that these requests do not use
         return self._ahead * self._groups + self._need + self._short + self._next + rest
+
+    def _kept(self, spare: int) -> int:
+        """Return the number of free blocks to have while memory is free: one chunk more than the maximum of `spare` in
+        the last steps, because requests that start and end repeatedly need them again.
+        """
+        if self.balloon.step >= self._peak_end:
+            self._peaks = (self._peaks[1], 0)
+            self._peak_end = self.balloon.step + KEEP_STEPS
+        self._peaks = (self._peaks[0], max(self._peaks[1], spare))
+        return max(self._peaks) + self.geometry.chunk_blocks
 
     def _needed_after(self, ending: int) -> int:
         """Return the number of blocks that waiting requests need in the next step and when `ending` ones have ended.

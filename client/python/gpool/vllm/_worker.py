@@ -54,7 +54,7 @@ class _Batch(NamedTuple):
 
 
 _Ended = Union[Tuple[List[Op], Set[int]], BaseException]
-"""the operations of a batch that has ended, and the numbers of those that have failed; or the exception that ended it"""
+"""the operations of a batch and the numbers of those that have failed, or the exception that has ended the batch"""
 
 
 class Worker:
