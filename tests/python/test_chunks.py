@@ -71,6 +71,23 @@ class Operations(ChunksTest):
             self.assertEqual(self.range.info().committed_pages, 0)
             other.alloc(1, timeout_ms=20000).free()  # the page that was not taken before
 
+    def test_adjacent_chunks_get_their_pages_together_or_one_by_one(self) -> None:
+        self.done(*((COMMIT, chunk) for chunk in range(1, 5)))
+        self.done(*((PUBLISH, chunk, b"%d" % chunk, b"", -1) for chunk in range(1, 5)))
+        self.done(*((RENEW, chunk) for chunk in (1, 2, 3)), (RENEW, 6), (COMMIT, 5), (RENEW, 4))
+        self.assertEqual(self.chunks.pinned(), [])
+        for chunk in range(1, 7):
+            self.assertEqual(self.states(chunk), [gpool.PageState.COMMITTED] * PAGES, chunk)
+        self.assertFalse(array_of(self.range.view(shape=4, offset=4 * PAGES * self.pool.page_bytes)).any())
+        self.done(*((LEAVE, chunk) for chunk in range(1, 7)))
+        for name in b"1234":
+            self.pool.delete_object(chr(name))
+        with self.agent.pool() as other, self.blocks(other, other.page_count - 2 * PAGES):
+            done, error = self.chunks.execute([(RENEW, chunk) for chunk in range(1, 5)], 0)
+            self.assertEqual((done, type(error)), (2, gpool.NoRoom))  # the pool has room for two
+            self.assertEqual(error.oom_info.needed, PAGES)
+            self.assertEqual(self.range.info().committed_pages, 2 * PAGES)
+
     def test_objects_are_published_mapped_and_replaced(self) -> None:
         self.done((COMMIT, 1), (COMMIT, 2))
         self.done((PUBLISH, 1, b"one", b"first", -1), (PUBLISH, 2, b"two", b"second", 1))
