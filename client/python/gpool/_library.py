@@ -29,7 +29,7 @@ _ARGUMENTS = {
 }
 """the names of arguments in this package, where they differ from those of the library"""
 
-_SHORT = frozenset(("gpool_pressure", "gpool_object_find"))
+_SHORT = frozenset(("gpool_pressure",))
 """functions that only read shared memory, without locks; they keep the global interpreter lock. Another thread could
 otherwise take it at each call, and then keep it for longer than the call takes
 """

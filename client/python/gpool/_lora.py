@@ -322,7 +322,8 @@ class Adapter:
         Raises Busy: it has been loaded; Error with EINVAL (no valid names, or the set is private), EPERM (the tenant of
         this session is not among them).
         """
-        names = c_texts(tenants, "tenants")
+        texts = c_texts(tenants, "tenants")
+        names = (ctypes.c_char_p * len(texts))(*texts)
         with self.adapters.handle as pointer:
             check(library().gpool_lora_restrict(pointer, self.id, names, len(tenants)), f"restrict '{self.name}'")
 

@@ -53,6 +53,7 @@ class Pool:
         evict: bool = True,
         spill: bool = False,
     ) -> _Block: ...
+    def _find(self, names: Sequence[bytes], /) -> int: ...
 
 class Block:
     @property

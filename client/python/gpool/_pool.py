@@ -413,9 +413,7 @@ class Pool(_native.Pool, Closing):
         Raises Error; TypeError: `names` is a str, or a name is not a str.
         Cost: a lookup in shared memory for each name, no request to the agent.
         """
-        texts = c_texts(names, "names")
-        with self.handle as pool:
-            return check(library().gpool_object_find(pool, texts, len(names)), f"find {counted(len(names), 'object')}")
+        return self._find(c_texts(names, "names"))
 
     # ---- ranges ----
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import reprlib
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 
 def counted(count: int, noun: str) -> str:
@@ -33,12 +32,11 @@ def c_optional(value: Optional[str], argument: str = "name") -> Optional[bytes]:
     return None if value is None else c_text(value, argument)
 
 
-def c_texts(values: Sequence[str], argument: str) -> Any:
-    """Return an array of C strings. Raises TypeError: it is a str or no sequence, or an element is not a str;
+def c_texts(values: Sequence[str], argument: str) -> List[bytes]:
+    """Return each as c_text() does. Raises TypeError: it is a str or no sequence, or an element is not a str;
     ValueError.
     """
-    texts = [c_text(value, f"{argument}[{at}]") for at, value in enumerate(sequence(values, argument))]
-    return (ctypes.c_char_p * len(texts))(*texts)
+    return [c_text(value, f"{argument}[{at}]") for at, value in enumerate(sequence(values, argument))]
 
 
 def sequence(values: Any, argument: str) -> Any:

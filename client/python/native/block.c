@@ -143,6 +143,53 @@ static PyObject *pool_alloc(PyObject *self, PyObject *args, PyObject *kwargs)
 	return (PyObject *)block;
 }
 
+PyDoc_STRVAR(find_doc,
+	"_find($self, names, /)\n--\n\n"
+	"As find_objects(), for names that are bytes. This thread keeps the interpreter's lock: another one could\n"
+	"otherwise take it, and keep it for longer than the call takes.");
+
+/* Call for the names in a tuple, all bytes. Return a negative number with an exception. */
+static int find(struct pool *pool, PyObject *names, const char **texts)
+{
+	Py_ssize_t count = PyTuple_Size(names);
+	struct gpool *pointer;
+	char *text;
+	int result;
+
+	for (Py_ssize_t i = 0; i < count; i++) {
+		if (PyBytes_AsStringAndSize(PyTuple_GetItem(names, i), &text, NULL))
+			return -1;
+		texts[i] = text;
+	}
+	pointer = guard_enter(pool->handle);
+	if (!pointer)
+		return -1;
+	result = lib.gpool_object_find(pointer, texts, (uint32_t)count);
+	if (result < 0)
+		raise_code(result, "find %zd object%s", count, plural(count));
+	guard_leave(pool->handle);
+	return result;
+}
+
+static PyObject *pool_find(PyObject *self, PyObject *names)
+{
+	struct pool *pool = (struct pool *)self;
+	PyObject *tuple = guard_of(pool->handle) ? PySequence_Tuple(names) : NULL;
+	const char **texts;
+	int result = -1;
+
+	if (!tuple)
+		return NULL;
+	texts = PyMem_Malloc(((size_t)PyTuple_Size(tuple) + 1) * sizeof(*texts));
+	if (texts)
+		result = find(pool, tuple, texts);
+	else
+		PyErr_NoMemory();
+	PyMem_Free(texts);
+	Py_DECREF(tuple);
+	return result < 0 ? NULL : PyLong_FromLong(result);
+}
+
 static PyObject *pool_get_handle(PyObject *self, void *closure)
 {
 	(void)closure;
@@ -171,6 +218,7 @@ static void pool_dealloc(PyObject *self)
 
 static PyMethodDef pool_methods[] = {
 	{"alloc", (PyCFunction)(void (*)(void))pool_alloc, METH_VARARGS | METH_KEYWORDS, alloc_doc},
+	{"_find", pool_find, METH_O, find_doc},
 	{NULL, NULL, 0, NULL},
 };
 

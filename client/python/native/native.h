@@ -23,7 +23,7 @@
 						call(gpool_range_publish) call(gpool_range_map) \
 							call(gpool_range_unmap) call(gpool_object_pin) \
 								call(gpool_object_unpin) call(gpool_object_info) \
-									call(gpool_object_get)
+									call(gpool_object_get) call(gpool_object_find)
 
 struct native_calls {
 #define NATIVE_MEMBER(name) __typeof__(&name) name;

@@ -48,6 +48,7 @@ class Sharing:
         """Share the chunks of a balloon. pools: sessions of this process, one for each rank."""
         self._balloon = balloon
         self._pools = pools
+        self._one_pool = all(pool is pools[0] for pool in pools)
         self._namespace = namespace
         self._block_tokens = block_tokens
         self._blocks = balloon.geometry.chunk_blocks
@@ -67,12 +68,12 @@ class Sharing:
     def _find(self, names: List[str]) -> int:
         """Return the number of consecutive names, from the first one on, that exist in the pools of all ranks."""
         ranks = range(len(self._pools))
-        if all(pool is self._pools[0] for pool in self._pools):
-            every = [self._namespace.name(rank, name) for name in names for rank in ranks]
-            return self._pools[0].find_objects(every) // len(self._pools)
+        if self._one_pool:
+            every = [self._namespace.name(rank, name).encode() for name in names for rank in ranks]
+            return self._pools[0]._find(every) // len(self._pools)
         found = len(names)
         for rank in ranks:
-            found = self._pools[rank].find_objects([self._namespace.name(rank, name) for name in names[:found]])
+            found = self._pools[rank]._find([self._namespace.name(rank, name).encode() for name in names[:found]])
         return found
 
     # ---- mapping ----
