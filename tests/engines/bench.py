@@ -53,6 +53,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeV
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "tools" / "engines")]
 
+import psutil  # noqa: E402
 from engines import BUILD, Engine, model, tokens  # noqa: E402
 
 from harness import ROOT, Agent  # noqa: E402
@@ -179,7 +180,7 @@ def in_turn(ways: Dict[str, Way], round_: str) -> List[str]:
 
 
 def overhead() -> List[Row]:
-    """Measure the throughput of engines that each have a core, and another one for gpool."""
+    """Measure the throughput of engines that have a core in turn; their other threads and gpoold have the others."""
     rows: List[Row] = []
     one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     for what, which, warm, rounds, requests in MODELS:
@@ -194,6 +195,7 @@ def overhead() -> List[Row]:
 
 def measure_turns(what: str, warm: int, rounds: int, requests: int, engines: Dict[str, Way]) -> Dict[str, List[float]]:
     """Return the throughput of each engine in each round, up to the last token."""
+    separate(engines)
     rates: Dict[str, List[float]] = {name: [] for name in engines}
     for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
@@ -212,6 +214,19 @@ def measure_turns(what: str, warm: int, rounds: int, requests: int, engines: Dic
             found = ", ".join(f"{name}: {rates[name][-1]:.0f}" for name in engines)
             progress(f"overhead, model of {what}, round {number - warm + 1}, tokens/s: {found}")
     return rates
+
+
+def separate(engines: Dict[str, Way]) -> None:
+    """Bind the threads that execute steps to one core, and the other threads of engines and agents to the others."""
+    *others, core = sorted(os.sched_getaffinity(0))
+    if not others:
+        return
+    for way in engines.values():
+        for process in [psutil.Process(pid) for pid in (*way.engines[0].pids(), way.agent.process.pid)]:
+            for each in (process, *process.children(recursive=True)):
+                for thread in each.threads():
+                    steps = each.pid in way.engines[0].pids() and thread.id == each.pid
+                    os.sched_setaffinity(thread.id, [core] if steps else others)
 
 
 def processes() -> List[Row]:
