@@ -86,6 +86,8 @@ class Balloon:
         self.refusals = 0  # refused commits since the last one that succeeded
         self._workers = workers
         self._chunks = [Chunk() for _ in range(geometry.chunks)]
+        size = geometry.chunk_blocks
+        self._blocks = [pool.blocks[chunk * size : (chunk + 1) * size] for chunk in range(geometry.chunks)]
         self._in: Dict[State, Set[int]] = {state: set() for state in State}
         self._out: List[int] = []  # a heap: the lowest chunk is committed first
         self._ended: Set[int] = set()  # all LIVE chunks that no request uses; others may be among them
@@ -98,7 +100,7 @@ class Balloon:
             self._hold(chunk)
             self._in[State.OUT].add(chunk)
             self._out.append(chunk)
-        self._take(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # blocks after the last chunk are never used
+        self._take(pool.blocks[geometry.chunks * size :])  # blocks after the last chunk are never used
 
     # ---- chunks ----
 
@@ -107,9 +109,8 @@ class Balloon:
         return block // self.geometry.chunk_blocks
 
     def blocks(self, chunk: int) -> List[KVCacheBlock]:
-        """Return the blocks of a chunk, in order."""
-        size = self.geometry.chunk_blocks
-        return self.pool.blocks[chunk * size : (chunk + 1) * size]
+        """Return the blocks of a chunk, in order; the caller must not change the list."""
+        return self._blocks[chunk]
 
     def state(self, chunk: int) -> State:
         """Return the state of a chunk."""
@@ -164,18 +165,18 @@ class Balloon:
 
     def _references(self, chunk: int) -> bool:
         """Return whether requests use a chunk that the balloon holds."""
-        return any(block.ref_cnt > 1 for block in self.blocks(chunk))
+        return any(block.ref_cnt > 1 for block in self._blocks[chunk])
 
     def _is_free(self, chunk: int) -> bool:
         """Return whether no request uses a LIVE chunk."""
-        for block in self.blocks(chunk):  # any() of a generator would take twice the time
+        for block in self._blocks[chunk]:  # any() of a generator would take twice the time
             if block.ref_cnt:
                 return False
         return True
 
     def _is_empty(self, chunk: int) -> bool:
         """Return whether a chunk has no cached blocks."""
-        for block in self.blocks(chunk):
+        for block in self._blocks[chunk]:
             if block.block_hash is not None:
                 return False
         return True
@@ -447,33 +448,29 @@ class Balloon:
 
     # ---- order of blocks ----
 
-    def _free(self) -> List[int]:
+    def unused(self) -> List[int]:
         """Return the LIVE chunks that no request uses."""
         return [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
 
-    def _empty(self) -> List[int]:
+    def empty(self) -> List[int]:
         """Return the LIVE chunks that have no content and that no request uses, in order."""
-        return sorted(filter(self._is_empty, self._free()))
+        return sorted(filter(self._is_empty, self.unused()))
 
-    def rest(self, cached: bool = True) -> int:
-        """Return the number of vLLM's free blocks in chunks that other requests use. The content of such a block is
-        published only together with that of the other requests, and never in chunk 0.
-
-        cached: include those in chunks with cached blocks, of which the next settle() removes those without requests.
+    def rest(self, chunks: Sequence[int]) -> int:
+        """Return the number of vLLM's free blocks that are not in these unused chunks. The content of such a block is
+        published only together with that of other requests, and never in chunk 0.
         """
-        if self.geometry.chunk_blocks == 1:
-            return 0
-        chunks = self._empty() if cached else self._free()
-        return self.pool.get_num_free_blocks() - self.geometry.chunk_blocks * len(chunks)
+        size = self.geometry.chunk_blocks
+        return self.pool.get_num_free_blocks() - size * len(chunks) if size > 1 else 0
 
-    def arrange(self, count: int) -> None:
-        """Order vLLM's free blocks so that a request that takes `count` of them gets empty chunks if possible, in
+    def arrange(self, count: int, empty: Sequence[int]) -> None:
+        """Order vLLM's free blocks so that a request that takes `count` of them gets chunks of empty() if possible, in
         order. Their content can then be found by the name of its first block.
         """
         size = self.geometry.chunk_blocks
         if size > 1:
-            for chunk in reversed(self._empty()[: -(-count // size)]):
-                self._first(self.blocks(chunk))
+            for chunk in reversed(empty[: -(-count // size)]):
+                self._first(self._blocks[chunk])
 
     def continue_after(self, last: Sequence[int]) -> None:
         """Order vLLM's free blocks so that each request that takes one block gets the block after its last block
@@ -488,7 +485,7 @@ class Balloon:
             if after is not None and after.ref_cnt == 0 and after.block_hash is None:
                 self._first([after])
                 continue
-            empty = self._empty() if empty is None else empty
+            empty = self.empty() if empty is None else empty
             if empty:
                 self._first(self.blocks(empty.pop()))
 

@@ -29,9 +29,9 @@ logger = logging.getLogger("vllm.gpool")
 
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
-AHEAD_TOKENS = 16
-"""tokens of each running request for which blocks are kept free, because a commit takes some steps"""
-SPARE_STEPS = AHEAD_TOKENS // 2
+AHEAD_TOKENS = 24
+"""tokens of each running request for which blocks are kept free"""
+SPARE_STEPS = AHEAD_TOKENS - 8  # a commit takes some steps
 """steps after which the number of blocks to keep free is computed again even if no request has started or ended"""
 KEEP_STEPS = 256
 """steps for which the number of blocks that were needed is remembered, at least"""
@@ -60,6 +60,7 @@ class Scheduler:
         self._settings = settings
         self._workers = config.parallel_config.world_size
         self._pools = self._attach(name)
+        self._distinct = list(dict.fromkeys(self._pools))
         try:
             self.geometry = self._geometry()
         except ValueError:
@@ -101,7 +102,7 @@ class Scheduler:
         small for one request of the maximum length.
         """
         geometries: Dict[Pool, Geometry] = {}
-        for pool in dict.fromkeys(self._pools):
+        for pool in self._distinct:
             with pool.reserve_range(1, ObjectClass.EPHEMERAL) as probe:
                 geometries[pool] = geometry_of(self._kv, pool.page_bytes, probe.info().handle_pages)
         first = self._pools[0]
@@ -185,7 +186,8 @@ class Scheduler:
             if self._sharing.fetch(request, computed):
                 return None
         missing = self._missing(request, computed)
-        rest = self._rest()
+        empty = self.balloon.empty() if self._simple else []
+        rest = self._rest(empty)
         # vLLM counts cached blocks that no request uses as free. The request takes them besides the missing ones.
         taken = sum(block.ref_cnt == 0 for block in cached)
         self._need = max(self._need, missing + max(0, taken - rest))
@@ -203,12 +205,14 @@ class Scheduler:
                 self.balloon.grow(max(missing, self._promised) + max(rest, taken))
             return None
         if self._simple:
-            self.balloon.arrange(missing - 1)
+            self.balloon.arrange(missing - 1, empty)
         return 0
 
-    def _rest(self, cached: bool = True) -> int:
-        """Return the number of free blocks with which no request begins, because chunks are published as a whole."""
-        return self.balloon.rest(cached) if self._simple and not self.balloon.refusals and not self._chosen else 0
+    def _rest(self, chunks: List[int]) -> int:
+        """Return the number of free blocks with which no request begins, because chunks are published as a whole: those
+        that are not in these unused chunks.
+        """
+        return self.balloon.rest(chunks) if self._simple and not self.balloon.refusals and not self._chosen else 0
 
     def _room(self, missing: int) -> int:
         """Return the number of blocks to commit for a request that needs `missing`: it begins with whole chunks."""
@@ -307,7 +311,9 @@ class Scheduler:
             if self._stuck:
                 self._reserve()
             elif balloon.free_blocks < spare:
-                balloon.grow(spare if self._is_scarce() else kept)
+                # Chunks may have to be replaced for that. The content of published ones stays in the pool.
+                most = kept if sharing is not None else kept - self.geometry.chunk_blocks
+                balloon.grow(spare if self._is_scarce() else most)
             balloon.continue_after(last)
         self._first = None
         self._dirty = self._freed = False
@@ -339,7 +345,10 @@ class Scheduler:
         return self.balloon.refusals > 0 or self._stuck or self._pressed()
 
     def _pressed(self) -> bool:
-        return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
+        for pool in self._distinct:
+            if pool.pressure != Pressure.LOW:
+                return True
+        return False
 
     def _spare(self, output: SchedulerOutput) -> int:
         """Return the number of free blocks that the next steps may need."""
@@ -359,7 +368,8 @@ class Scheduler:
             tokens = min(tokens, self._step_tokens)
             self._ahead += -(-tokens // self._block_tokens)
             self._next = self._needed_after(ending)
-        rest = self._rest(cached=False) if self._next else 0  # blocks that these requests do not use
+        # Blocks that these requests do not use. settle() is about to remove the cached ones.
+        rest = self._rest(self.balloon.unused()) if self._next else 0
         return self._ahead * self._groups + self._need + self._short + self._next + rest
 
     def _kept(self, spare: int) -> int:
@@ -505,5 +515,5 @@ class Scheduler:
 
     def close(self) -> None:
         """Detach from the pools."""
-        for pool in set(self._pools):
+        for pool in self._distinct:
             pool.close()
