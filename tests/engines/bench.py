@@ -37,6 +37,7 @@ half has, more, and all of the pool); ENGINE_SECONDS.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
@@ -222,11 +223,13 @@ def separate(engines: Dict[str, Way]) -> None:
     if not others:
         return
     for way in engines.values():
-        for process in [psutil.Process(pid) for pid in (*way.engines[0].pids(), way.agent.process.pid)]:
+        mine = way.engines[0].pids()
+        for process in [psutil.Process(pid) for pid in (*mine, way.agent.process.pid)]:
             for each in (process, *process.children(recursive=True)):
                 for thread in each.threads():
-                    steps = each.pid in way.engines[0].pids() and thread.id == each.pid
-                    os.sched_setaffinity(thread.id, [core] if steps else others)
+                    steps = each.pid in mine and thread.id == each.pid
+                    with contextlib.suppress(ProcessLookupError):  # the thread has ended
+                        os.sched_setaffinity(thread.id, [core] if steps else others)
 
 
 def processes() -> List[Row]:

@@ -330,6 +330,20 @@ class OneEngine(Simulated):
                 engine.check()
                 self.balanced(engine)
 
+    def test_a_request_after_a_burst_gets_only_its_own_memory(self) -> None:
+        for share in (True, False):
+            with self.subTest(share=share):
+                engine = self.engine(extra={"share": share})
+                for number in range(16):
+                    engine.add(str(number), tokens(number, 40), 23)
+                engine.run()
+                engine.add("one", tokens(99, 70), 10)  # 80 tokens, 2 chunks
+                batches = self.batches_while_requests_wait(engine)
+                self.assertEqual(batches[0], ["COMMIT", "COMMIT"], batches)
+                engine.run()
+                engine.check()
+                self.balanced(engine)
+
     def batches_while_requests_wait(self, engine: Engine) -> List[List[str]]:
         """Step until all requests run. Return the operations of each step that has some."""
         batches: List[List[str]] = []

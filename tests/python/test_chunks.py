@@ -73,12 +73,14 @@ class Operations(ChunksTest):
 
     def test_adjacent_chunks_get_their_pages_together_or_one_by_one(self) -> None:
         self.done(*((COMMIT, chunk) for chunk in range(1, 5)))
+        chunk_bytes = PAGES * self.pool.page_bytes
+        array_of(self.range.view(shape=4 * chunk_bytes, offset=chunk_bytes))[:] = 255
         self.done(*((PUBLISH, chunk, b"%d" % chunk, b"", -1) for chunk in range(1, 5)))
         self.done(*((RENEW, chunk) for chunk in (1, 2, 3)), (RENEW, 6), (COMMIT, 5), (RENEW, 4))
         self.assertEqual(self.chunks.pinned(), [])
         for chunk in range(1, 7):
             self.assertEqual(self.states(chunk), [gpool.PageState.COMMITTED] * PAGES, chunk)
-        self.assertFalse(array_of(self.range.view(shape=4, offset=4 * PAGES * self.pool.page_bytes)).any())
+        self.assertFalse(array_of(self.range.view(shape=6 * chunk_bytes, offset=chunk_bytes)).any())
         self.done(*((LEAVE, chunk) for chunk in range(1, 7)))
         for name in b"1234":
             self.pool.delete_object(chr(name))

@@ -194,6 +194,7 @@ class Arguments(AgentTest):
             (_native.Range, lambda made: made.commit(0, 1)),
             (_native.Range, lambda made: made.reclaim(0, 1)),
             (_native.Pool, lambda made: made.alloc(1)),
+            (_native.Pool, lambda made: made._find([b"a"])),
             (_native.KvCache, lambda made: made.allocate(1)),
             (_native.KvCache, lambda made: made.append(1)),
             (_native.KvCache, lambda made: made.free(1)),
@@ -203,6 +204,8 @@ class Arguments(AgentTest):
         pool: Any = _native.Pool()
         with self.assertRaises(TypeError):
             pool.handle = 1
+        self.assertRaises(TypeError, self.pool._find, [1])
+        self.assertRaises(TypeError, self.pool._find, 1)
         self.assertRaises(TypeError, _native.Stream, 1, 1)
         self.assertRaises(TypeError, _native.Fence, self.pool, 1)
         self.assertRaises(ValueError, _native.Guard, 0, "nothing")

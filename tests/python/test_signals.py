@@ -332,19 +332,22 @@ class Signals(AgentTest):
             self.pool.stream().close()
 
     def test_closing_a_pool(self) -> None:
-        self.check_closing(lambda: os.kill(os.getpid(), signal.SIGINT))
+        self.check_closing(lambda _: os.kill(os.getpid(), signal.SIGINT))
 
     def test_closing_a_pool_with_a_signal_to_another_thread(self) -> None:
-        def interrupt() -> None:
-            while "join" not in main_stack():  # before, the main thread would notice any signal
+        def interrupt(ended: threading.Event) -> None:
+            # Before it waits there, the main thread would notice any signal.
+            while not ended.is_set() and not {"in_another_thread", "join"} <= set(main_stack()):
                 pass
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            if not ended.is_set():
+                signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
         self.check_closing(interrupt)
 
-    def check_closing(self, interrupt: Callable[[], object]) -> None:
+    def check_closing(self, interrupt: Callable[[threading.Event], object]) -> None:
         """The pool is closed, and detaches when its work has ended. A close would end the wait for a timeline, but not
-        that for an event of another process. interrupt is called by another thread."""
+        that for an event of another process. interrupt is called by another thread, with the end of close()."""
+        ended = threading.Event()
         with subprocess.Popen(
             [sys.executable, "-c", EXPORTER, str(Path(__file__).parent), self.agent.directory],
             stdin=subprocess.PIPE,
@@ -355,7 +358,8 @@ class Signals(AgentTest):
             pool = self.agent.pool()
             block = pool.alloc(3)
             pool.stream().wait(pool.fence_import(bytes.fromhex(exporter.stdout.readline())))
-            thread = while_it_is_closed(pool, interrupt)
+            thread = while_it_is_closed(pool, lambda: interrupt(ended))
+            self.addCleanup(ended.set)
             self.assertRaises(KeyboardInterrupt, pool.close)
             thread.join()
             self.assertTrue(pool.closed)

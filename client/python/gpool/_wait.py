@@ -7,7 +7,8 @@ from typing import Any, Callable, List, Optional
 
 from . import _native
 
-CHECK_SECONDS = 0.1
+SLICE_SECONDS = 0.1
+"""time after which a wait for a thread begins again"""
 
 
 def waiting(
@@ -44,6 +45,6 @@ def in_another_thread(call: Callable[[], None]) -> None:
         return
     # A signal that arrives just before the wait, or in another thread, does not end it; its handler runs between waits.
     while thread.is_alive():
-        thread.join(CHECK_SECONDS)
+        thread.join(SLICE_SECONDS)
     if raised:
         raise raised[0]

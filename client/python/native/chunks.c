@@ -84,23 +84,23 @@ static bool is_commit(const struct operation *operation)
 	return operation->action == COMMIT || operation->action == RENEW;
 }
 
-/*
- * Execute the first operations together if they give pages to adjacent chunks, because one request for all pages takes
- * less time. Return their number; 0: they are to be executed one by one, because there is only one, or not all succeed.
- */
-static Py_ssize_t chunks_commit(
-	const struct chunks *chunks, struct gpool_range *range, const struct operation *operations, Py_ssize_t count)
+/* Return the number of first operations that give pages to adjacent chunks. */
+static uint32_t adjacent(const struct operation *operations, Py_ssize_t count)
 {
-	uint32_t first = operations[0].chunk, run = 0;
+	uint32_t run = 0;
 
-	while (run < count && is_commit(&operations[run]) && operations[run].chunk == first + run)
+	while (run < count && is_commit(&operations[run]) && operations[run].chunk == operations[0].chunk + run)
 		run++;
-	if (run < 2)
-		return 0;
-	for (uint32_t i = 0; i < run; i++)
-		if (chunk_unmap(range, &chunks->list[first + i]))
-			return 0;
-	return lib.gpool_range_commit(range, first * chunks->pages, run * chunks->pages, 0) ? 0 : run;
+	return run;
+}
+
+/* Give adjacent chunks pages by one request, which takes less time than several. Return false if it is refused. */
+static bool chunks_commit(const struct chunks *chunks, struct gpool_range *range, uint32_t first, uint32_t count)
+{
+	for (uint32_t i = first; i < first + count; i++)
+		if (chunk_unmap(range, &chunks->list[i]))
+			return false;
+	return lib.gpool_range_commit(range, first * chunks->pages, count * chunks->pages, 0) == 0;
 }
 
 static int chunk_offer(const struct chunks *chunks, struct gpool_range *range, uint32_t index)
@@ -165,15 +165,21 @@ static int execute_one(const struct chunks *chunks, struct gpool_range *range, c
 static int execute_all(const struct chunks *chunks, struct gpool_range *range, const struct operation *operations,
 	Py_ssize_t count, const char *key, int timeout_ms, Py_ssize_t *done)
 {
+	Py_ssize_t single = 0; /* end of the operations that were refused together, and are executed one by one */
 	int code = 0;
 
 	for (*done = 0; *done < count && !code;) {
-		Py_ssize_t together = chunks_commit(chunks, range, operations + *done, count - *done);
+		const struct operation *next = operations + *done;
+		uint32_t together = *done < single ? 1 : adjacent(next, count - *done);
 
-		if (together)
+		if (together > 1 && chunks_commit(chunks, range, next->chunk, together)) {
 			*done += together;
-		else if (!(code = execute_one(chunks, range, operations + *done, key, timeout_ms)))
-			++*done;
+			continue;
+		}
+		if (together > 1)
+			single = *done + together;
+		code = execute_one(chunks, range, next, key, timeout_ms);
+		*done += !code;
 	}
 	return code;
 }
@@ -306,7 +312,9 @@ PyDoc_STRVAR(execute_doc,
 	"chunk with the object that is evicted after this one. timeout_ms: longest wait for pages.\n"
 	"COMMIT and RENEW end the object of a chunk first. After an error of them, the chunk's pages are as before, "
 	"or\n"
-	"have no content.\n"
+	"have no content, and the objects and offers of adjacent chunks to which the next operations give pages may "
+	"have\n"
+	"ended.\n"
 	"Raises Busy: another thread executes operations, or a view exists; IndexError: no such chunk; TypeError.\n"
 	"Cost: that of the calls in C, and one release of the interpreter's lock.");
 

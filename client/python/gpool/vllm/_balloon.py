@@ -449,11 +449,13 @@ class Balloon:
     # ---- order of blocks ----
 
     def unused(self) -> List[int]:
-        """Return the LIVE chunks that no request uses."""
+        """Return the LIVE chunks that no request uses; none if each chunk is one block, whose order has no effect."""
+        if self.geometry.chunk_blocks == 1:
+            return []
         return [chunk for chunk in self._ended & self._in[State.LIVE] if chunk and self._is_free(chunk)]
 
     def empty(self) -> List[int]:
-        """Return the LIVE chunks that have no content and that no request uses, in order."""
+        """Return those of unused() that have no content, in order."""
         return sorted(filter(self._is_empty, self.unused()))
 
     def rest(self, chunks: Sequence[int]) -> int:

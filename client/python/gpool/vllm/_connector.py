@@ -82,7 +82,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
             )
 
     def _bind(self, **functions: Callable[..., Any]) -> None:
-        """Replace methods that vLLM calls in each step by functions that do the same, which saves calls."""
+        """Let vLLM's calls in each step reach these functions directly, without the methods below that call them."""
         self.__dict__.update(functions)
 
     def _make_worker(self, config: VllmConfig, kv: KVCacheConfig, name: str) -> Worker:

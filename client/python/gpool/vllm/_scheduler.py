@@ -29,13 +29,13 @@ logger = logging.getLogger("vllm.gpool")
 
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
-AHEAD_TOKENS = 24
-"""tokens of each running request for which blocks are kept free"""
-SPARE_STEPS = AHEAD_TOKENS - 8  # a commit takes some steps
+SPARE_STEPS = 16
 """steps after which the number of blocks to keep free is computed again even if no request has started or ended"""
+AHEAD_TOKENS = SPARE_STEPS + 8
+"""tokens of each running request for which blocks are kept free; a commit takes up to 8 steps"""
 KEEP_STEPS = 256
-"""steps for which the number of blocks that were needed is remembered, at least"""
-LOOK_STEPS = 16
+"""steps for which free blocks that were needed are kept while memory is free, at least"""
+LOOK_STEPS = SPARE_STEPS
 """steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
 """steps after which all chunks are checked"""
@@ -74,8 +74,9 @@ class Scheduler:
         self._promised = self._promised_tokens = 0  # blocks and tokens of these requests
         self._ahead = 0  # blocks that running requests need soon
         self._next = 0  # blocks that waiting requests need when running ones end soon
-        self._peaks = (0, 0)  # most free blocks that were needed, in the time before the current one and in it
-        self._peak_end = 0  # the step in which the current time ends
+        self._soon = 0  # blocks that running and waiting requests need in the next steps
+        self._peaks = (0, 0)  # see _soon_most(): maxima of the last KEEP_STEPS, and of those that end in _peak_end
+        self._peak_end = 0
         self._dirty = True
         self._quiet = 0  # next steps that need no work if each running request gets one token and nothing else happens
         self._settled = False
@@ -186,7 +187,7 @@ class Scheduler:
             if self._sharing.fetch(request, computed):
                 return None
         missing = self._missing(request, computed)
-        empty = self.balloon.empty() if self._simple else []
+        empty = self.balloon.empty()
         rest = self._rest(empty)
         # vLLM counts cached blocks that no request uses as free. The request takes them besides the missing ones.
         taken = sum(block.ref_cnt == 0 for block in cached)
@@ -300,9 +301,10 @@ class Scheduler:
             balloon.settle(0, publish, every=True)
             balloon.offer()
             self._settled = True
+            self._peaks = (0, 0)
         else:
             self._detect_stuck(output)
-            kept = self._kept(spare)
+            kept = max(spare, self._soon_most()) + self.geometry.chunk_blocks
             if look or balloon.refusals:
                 scarce = self._is_scarce()
                 balloon.settle(0 if self._stuck else spare if scarce else kept, publish, every)
@@ -311,9 +313,10 @@ class Scheduler:
             if self._stuck:
                 self._reserve()
             elif balloon.free_blocks < spare:
-                # Chunks may have to be replaced for that. The content of published ones stays in the pool.
-                most = kept if sharing is not None else kept - self.geometry.chunk_blocks
-                balloon.grow(spare if self._is_scarce() else most)
+                # One more chunk saves a further operation soon. If it replaces another chunk, the content of that one
+                # stays in the pool if it was published.
+                more = self.geometry.chunk_blocks if sharing is not None and not self._is_scarce() else 0
+                balloon.grow(spare + more)
             balloon.continue_after(last)
         self._first = None
         self._dirty = self._freed = False
@@ -370,17 +373,17 @@ class Scheduler:
             self._next = self._needed_after(ending)
         # Blocks that these requests do not use. settle() is about to remove the cached ones.
         rest = self._rest(self.balloon.unused()) if self._next else 0
-        return self._ahead * self._groups + self._need + self._short + self._next + rest
+        # Waiting requests whose need this step has found are among those that can start in the next step.
+        self._soon = self._ahead * self._groups + max(self._need, self._next) + rest
+        return self._soon + self._short
 
-    def _kept(self, spare: int) -> int:
-        """Return the number of free blocks to have while memory is free: one chunk more than the maximum of `spare` in
-        the last steps, because requests that start and end repeatedly need them again.
-        """
+    def _soon_most(self) -> int:
+        """Return the maximum of `_soon` in the last steps: requests that start and end repeatedly need it again."""
         if self.balloon.step >= self._peak_end:
             self._peaks = (self._peaks[1], 0)
             self._peak_end = self.balloon.step + KEEP_STEPS
-        self._peaks = (self._peaks[0], max(self._peaks[1], spare))
-        return max(self._peaks) + self.geometry.chunk_blocks
+        self._peaks = (self._peaks[0], max(self._peaks[1], self._soon))
+        return max(self._peaks)
 
     def _needed_after(self, ending: int) -> int:
         """Return the number of blocks that waiting requests need in the next step and when `ending` ones have ended.

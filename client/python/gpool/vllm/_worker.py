@@ -46,7 +46,7 @@ class _Batch(NamedTuple):
 
     ops: List[Op]
     calls: List[Tuple[Any, ...]]
-    """what Chunks.execute() takes for each of them"""
+    """what Chunks.execute() takes for each of them; not used for MAP"""
     patience_ms: int
     reservation: int
     queued: Optional[torch.cuda.Event]
@@ -76,8 +76,9 @@ class Worker:
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
         self._running = 0  # number of batches in the thread whose end was not taken from _ended
         self._thread = threading.Thread(target=self._run_thread, name="gpool", daemon=True)
-        # While operations have not ended, only the thread uses these fields and _chunks.
+        # While operations have not ended, only the thread uses _chunks and this field.
         self._refused = ""  # the last refusal of reserved pages that was logged
+        # The thread adds to this field, and the other one takes what belongs to ended operations.
         self._contents: Dict[int, Content] = {}  # content of mapped objects, by operation
         self._answers = Answers()
         self._invalid: Set[int] = set()
@@ -210,8 +211,8 @@ class Worker:
             self._batches.put(batch)
 
     def _run_thread(self) -> None:
-        """Execute batches. While this thread has the interpreter's lock, the forward pass waits, so all else that their
-        operations need is done by the other thread.
+        """Execute batches. While this thread has the interpreter's lock, the forward pass waits, so the other thread
+        prepares the calls and records the answers.
         """
         while True:
             batch = self._batches.get()
