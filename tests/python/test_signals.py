@@ -346,7 +346,10 @@ class Signals(AgentTest):
 
     def check_closing(self, interrupt: Callable[[threading.Event], object]) -> None:
         """The pool is closed, and detaches when its work has ended. A close would end the wait for a timeline, but not
-        that for an event of another process. interrupt is called by another thread, with the end of close()."""
+        that for an event of another process.
+
+        interrupt: called in another thread when the pool is closed; its argument is set at the end of the test.
+        """
         ended = threading.Event()
         with subprocess.Popen(
             [sys.executable, "-c", EXPORTER, str(Path(__file__).parent), self.agent.directory],
