@@ -127,20 +127,33 @@ static void pending_remove(struct mover *mover, uint32_t slot)
 	mover->known[slot] = false;
 }
 
+/* Return true if the slot contains a job to execute that is not in `pending`. */
+static bool slot_is_new(const struct mover *mover, uint32_t slot)
+{
+	uint32_t state;
+
+	if (mover->known[slot])
+		return false;
+	state = atomic_load_explicit(&mover->ring->jobs[slot].state, memory_order_acquire);
+	/* Unknown TAKEN slots exist only at the start of a mover: its predecessor took them. */
+	return state == MOVER_QUEUED || state == MOVER_TAKEN;
+}
+
 /*
- * Add new jobs to `pending`. Unknown TAKEN slots exist only at the start of a mover: its predecessor took them.
+ * Add new jobs to `pending`, but none without the earlier ones. The agent adds jobs in the meantime, so one pass over
+ * the slots can miss a job and find a later one. After the first pass, all jobs before the newest found are visible.
+ * The bell rings again for jobs that are newer.
  */
 static void ring_scan(struct mover *mover)
 {
 	uint32_t lanes = LANES;
+	uint64_t newest = 0;
 
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++)
+		if (slot_is_new(mover, slot) && mover->ring->jobs[slot].number > newest)
+			newest = mover->ring->jobs[slot].number;
 	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
-		uint32_t state;
-
-		if (mover->known[slot])
-			continue;
-		state = atomic_load_explicit(&mover->ring->jobs[slot].state, memory_order_acquire);
-		if (state != MOVER_QUEUED && state != MOVER_TAKEN)
+		if (!slot_is_new(mover, slot) || mover->ring->jobs[slot].number > newest)
 			continue;
 		pending_add(mover, slot);
 		if (lanes) {

@@ -9,6 +9,14 @@
 
 #include <sys/resource.h>
 
+enum {
+	GUARD_BYTES = 4096,
+	/* the first slot of the ring in its second guarded part; the mover reads slots in the order of their indices */
+	GUARDED_SLOT = GUARD_BYTES / sizeof(struct mover_job),
+};
+
+static void *guarded;
+
 static int setup(void **state)
 {
 	struct rig *rig = rig_new(false, true);
@@ -351,6 +359,48 @@ static void test_jobs_of_one_page_keep_their_order(void **state)
 	}
 }
 
+/* Stop the mover where it has read the slots before GUARDED_SLOT, and continue after SIGCONT. */
+static void stop_between_slots(int signal)
+{
+	(void)signal;
+	mprotect(guarded, GUARD_BYTES, PROT_READ | PROT_WRITE);
+	raise(SIGSTOP);
+}
+
+static void guard_slots(void)
+{
+	signal(SIGSEGV, stop_between_slots);
+	mprotect(guarded, GUARD_BYTES, PROT_NONE);
+}
+
+/*
+ * While the mover reads the ring, two jobs for one page are added: the first in a slot that the mover has read, the
+ * second in the next slot. The bell rings later, so that nothing makes the mover read the first slot again.
+ */
+static void test_jobs_that_are_added_during_a_scan_keep_their_order(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t rung;
+	int status;
+
+	guarded = &rig->ring->jobs[GUARDED_SLOT];
+	rig->child = guard_slots;
+	rig_fork(rig);
+	assert_int_equal(waitpid(rig->mover, &status, WUNTRACED), rig->mover);
+	assert_true(WIFSTOPPED(status));
+	rig->queue.next = GUARDED_SLOT - 1;
+	rig_submit(rig, MOVER_SPILL, 3, MOVER_TIER_MEMORY, 0, 0, 0);
+	rig_submit(rig, MOVER_SCRUB, 3, 0, 0, 0, 1);
+	assert_int_equal(read(rig->pool.work_bell, &rung, sizeof(rung)), sizeof(rung));
+	kill(rig->mover, SIGCONT);
+	while (!rig->have[1])
+		rig_collect(rig, 1);
+	assert_true(rig->have[0]);
+	assert_int_equal(rig->errors[0], 0);
+	assert_true(rig->checksums[0] == pattern_checksum(3));
+	assert_true(is_zero(rig_page(rig, 3)));
+}
+
 /* Registrations 1 to 4 are the lanes' buffers, 5 is the first piece of the tier. */
 static void refuse_to_lock_the_tier(void)
 {
@@ -424,6 +474,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_all_slots_at_once, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_shut_gate, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_jobs_of_one_page_keep_their_order, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_jobs_that_are_added_during_a_scan_keep_their_order, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_that_cannot_be_locked, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_gpu_error_is_one_jobs, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_handle_that_cannot_be_mapped, setup_only, teardown),
