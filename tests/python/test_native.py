@@ -392,6 +392,19 @@ class Counts(AgentTest):
         self.assertIn("was deleted while pinned", ran.stderr)
 
 
+class Constants(unittest.TestCase):
+    def test_a_constant_ignores_its_arguments_and_holds_its_value(self) -> None:
+        value = object()
+        before = references(value)
+        function = _native.constant(value)
+        for _ in range(100):
+            self.assertIs(function(), value)
+            self.assertIs(function(1, [2], three=3), value)
+        self.assertNotEqual(references(value), before)
+        del function
+        self.assertEqual(references(value), before)
+
+
 class Forks(AgentTest):
     def test_every_object_of_the_parent_is_refused(self) -> None:
         block = self.pool.alloc(1)

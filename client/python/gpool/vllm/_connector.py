@@ -11,10 +11,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 
+from .. import _native
 from ._geometry import LAYOUT, geometry_of
 from ._identity import namespace_of
 from ._messages import Answers, Orders
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger("vllm.gpool")
+
+NOTHING = _native.constant(None)
+"""ignores its arguments and returns None"""
 
 
 class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
@@ -71,7 +76,11 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
                     config.kv_load_failure_policy,
                 )
             self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings, name)
-            self._bind(build_connector_meta=self._scheduler.build)
+            self._bind(
+                build_connector_meta=self._scheduler.build,
+                get_kv_connector_stats=self._scheduler.stats,
+                take_events=_native.constant(()),
+            )
         else:
             self._worker = worker = self._make_worker(vllm_config, kv_cache_config, name)
             self._bind(
@@ -79,10 +88,21 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 wait_for_save=worker.after_forward,
                 get_block_ids_with_load_errors=worker.take_invalid_blocks,
                 build_connector_worker_meta=worker.take_answers,
+                # handle_preemptions() gets the metadata. vLLM calls wait_for_layer_load() and save_kv_layer() for each
+                # layer only if metadata is bound.
+                bind_connector_metadata=NOTHING,
+                has_connector_metadata=_native.constant(False),
+                clear_connector_metadata=NOTHING,
+                start_load_kv=NOTHING,
+                get_transfer_results=_native.constant(KVConnectorTransferResults()),
+                get_kv_connector_stats=NOTHING,
+                get_kv_connector_kv_cache_events=NOTHING,
             )
 
     def _bind(self, **functions: Callable[..., Any]) -> None:
-        """Let vLLM's calls in each step reach these functions directly, without the methods below that call them."""
+        """Let vLLM's calls in each step reach these functions directly, instead of methods of this class that call them
+        or do nothing.
+        """
         self.__dict__.update(functions)
 
     def _make_worker(self, config: VllmConfig, kv: KVCacheConfig, name: str) -> Worker:
@@ -132,11 +152,6 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
         """Execute the step's operations; vLLM calls this at the beginning of each step."""
         assert isinstance(kv_connector_metadata, Orders)
         self._of_worker.before_forward(kv_connector_metadata)
-
-    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Do nothing: handle_preemptions() gets the metadata. vLLM calls wait_for_layer_load() and save_kv_layer() for
-        each layer only if metadata is bound.
-        """
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Do nothing: no block is external."""
