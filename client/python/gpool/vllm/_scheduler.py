@@ -30,13 +30,12 @@ logger = logging.getLogger("vllm.gpool")
 PATIENCE_MS = 20
 """longest wait of workers for pages in a step without a forward pass"""
 SPARE_STEPS = 16
-"""steps after which the number of blocks to keep free is computed again even if no request has started or ended"""
+"""steps after which the number of blocks to keep free is computed, and unused chunks are searched, even if no request
+has started or ended; a step in which a request fills a block does this after half of them"""
 AHEAD_TOKENS = SPARE_STEPS + 8
 """tokens of each running request for which blocks are kept free; a commit takes up to 8 steps"""
 KEEP_STEPS = 256
 """steps for which free blocks that were needed are kept while memory is free, at least"""
-LOOK_STEPS = SPARE_STEPS
-"""steps after which unused chunks are searched even if no request has ended"""
 LOOK_AT_ALL_STEPS = 1024
 """steps after which all chunks are checked"""
 STUCK_REFUSALS = 3
@@ -78,6 +77,7 @@ class Scheduler:
         self._peaks = (0, 0)  # see _soon_most(): maxima of the last KEEP_STEPS, and of those that end in _peak_end
         self._peak_end = 0
         self._dirty = True
+        self._looked = 0  # the step of the last look, see SPARE_STEPS
         self._quiet = 0  # next steps that need no work if each running request gets one token and nothing else happens
         self._settled = False
         self._idle = True  # no request was running at the end of the last step
@@ -292,8 +292,14 @@ class Scheduler:
         publish = sharing.publish_chunk if sharing is not None else None
         every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
         every |= self._freed
-        spare = self._spare(output) if self._requests else 0
-        look = self._dirty or self._stuck or balloon.step % LOOK_STEPS == 0
+        due = balloon.step - self._looked >= (SPARE_STEPS // 2 if last else SPARE_STEPS)
+        if due:
+            self._looked = balloon.step
+        calm = not due and bool(self._admitted) and self._is_quiet(output)
+        if self._requests and not calm:
+            self._count_ahead(output)
+        spare = self._spare() if self._requests else 0
+        look = self._dirty or self._stuck or due
         if self._chosen:
             self._check_chosen()
         if not self._requests:
@@ -312,7 +318,7 @@ class Scheduler:
                     balloon.offer()
             if self._stuck:
                 self._reserve()
-            elif balloon.free_blocks < spare:
+            elif (not calm or self._short or balloon.refusals) and balloon.free_blocks < spare:
                 # One more chunk saves a further operation soon. If it replaces another chunk, the content of that one
                 # stays in the pool if it was published.
                 more = self.geometry.chunk_blocks if sharing is not None and not self._is_scarce() else 0
@@ -328,8 +334,8 @@ class Scheduler:
         return Orders(balloon.take_ops(), patience_ms, self._reservations.numbers)
 
     def _quiet_steps(self, output: SchedulerOutput) -> int:
-        """Return the number of next steps in which no request fills or takes a block, and that precede the next look at
-        spare blocks and unused chunks. Any other event sets `_quiet` to 0.
+        """Return the number of next steps in which no request fills a block, and that precede the next look at spare
+        blocks and unused chunks. Any other event sets `_quiet` to 0.
         """
         if not self._simple or self.balloon.refusals or not self._admitted or not self._is_quiet(output):
             return 0
@@ -338,10 +344,8 @@ class Scheduler:
         filled = [
             (self._requests[request_id].num_computed_tokens + 1) % self._block_tokens
             for request_id in output.num_scheduled_tokens
-        ]  # tokens in the last block of each request after this step
-        if 0 in filled:
-            return 0
-        return min(self._block_tokens - max(filled), SPARE_STEPS - self.balloon.step % SPARE_STEPS) - 1
+        ]  # tokens after the last full block of each request, after this step
+        return min(self._block_tokens - max(filled), self._looked + SPARE_STEPS - self.balloon.step) - 1
 
     def _is_scarce(self) -> bool:
         """Return whether free memory is needed elsewhere, or cannot be had."""
@@ -353,24 +357,25 @@ class Scheduler:
                 return True
         return False
 
-    def _spare(self, output: SchedulerOutput) -> int:
+    def _count_ahead(self, output: SchedulerOutput) -> None:
+        """Count the blocks that running requests need until after the next look, and that others need when they end."""
+        tokens = ending = self._ahead = 0
+        for request_id in list(self._admitted):
+            request = self._requests[request_id]
+            if request.status != self._running:
+                self._admitted.discard(request_id)
+                self._dirty = True
+                continue
+            done = request.num_computed_tokens + output.num_scheduled_tokens.get(request_id, 0)
+            self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
+            tokens += max(0, request.num_tokens - done)
+            ending += request.max_tokens - request.num_output_tokens <= AHEAD_TOKENS
+        tokens = min(tokens, self._step_tokens)
+        self._ahead += -(-tokens // self._block_tokens)
+        self._next = self._needed_after(ending)
+
+    def _spare(self) -> int:
         """Return the number of free blocks that the next steps may need."""
-        scheduled = output.num_scheduled_tokens
-        if not self._admitted or not self._is_quiet(output) or self.balloon.step % SPARE_STEPS == 0:
-            tokens = ending = self._ahead = 0
-            for request_id in list(self._admitted):
-                request = self._requests[request_id]
-                if request.status != self._running:
-                    self._admitted.discard(request_id)
-                    self._dirty = True
-                    continue
-                done = request.num_computed_tokens + scheduled.get(request_id, 0)
-                self._ahead += -(-(done + AHEAD_TOKENS) // self._block_tokens) - -(-done // self._block_tokens)
-                tokens += max(0, request.num_tokens - done)
-                ending += request.max_tokens - request.num_output_tokens <= AHEAD_TOKENS
-            tokens = min(tokens, self._step_tokens)
-            self._ahead += -(-tokens // self._block_tokens)
-            self._next = self._needed_after(ending)
         # Blocks that these requests do not use. settle() is about to remove the cached ones.
         rest = self._rest(self.balloon.unused()) if self._next else 0
         # Waiting requests whose need this step has found are among those that can start in the next step.
