@@ -4,8 +4,10 @@
 #include "shm/timeline.h"
 
 enum {
-	JOIN_LOOKS = 64, /* entries read for one fence; 64 * 7 members exceed the number of streams */
+	JOIN_LOOKS = 64, /* entries read for one fence; fence_join() makes no fence that refers to more of them */
 };
+/* Each entry has a place for the next one. A new fence may need another entry. */
+static_assert(SESSION_TIMELINES / (JOIN_MEMBERS - 1) + 2 < JOIN_LOOKS, "a joint fence can combine all streams");
 
 /*
  * Read the nonzero members of a joint fence and return their number. Return -1 if the entry belongs to another fence;
@@ -117,13 +119,9 @@ static uint64_t join_write(struct session_segment *session, uint32_t index, cons
 	return fence_joint_make(index, serial + 1);
 }
 
-uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor)
+/* Return the joint fence of these members, in the last entry or in one that is not in use; 0: all are in use. */
+static uint64_t join_make(struct session_segment *session, const uint64_t *members, int count, uint32_t *cursor)
 {
-	uint64_t members[JOIN_MEMBERS];
-	int count = join_list(session, old, fence, members);
-
-	if (!session->joins)
-		return 0;
 	if (is_same(session, *cursor, members, count))
 		return fence_joint_make(
 			*cursor, atomic_load_explicit(&session->joins[*cursor].serial, memory_order_relaxed));
@@ -135,4 +133,63 @@ uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fenc
 			return join_write(session, index, members, count);
 	}
 	return 0;
+}
+
+/*
+ * Return the number of entries that a fence refers to. Each has at most one joint member. If `latest` is not NULL,
+ * store the latest unsignaled fence of each stream in latest[SESSION_TIMELINES].
+ */
+static uint32_t chain_read(const struct session_segment *session, uint64_t fence, uint64_t *latest)
+{
+	uint64_t members[JOIN_MEMBERS];
+	uint32_t entries = 0;
+
+	while (fence_slot(fence) == FENCE_JOINT && entries < JOIN_LOOKS) {
+		int count = members_read(session, fence, members);
+
+		fence = 0;
+		entries++;
+		for (int i = 0; i < count; i++) {
+			uint32_t slot = fence_slot(members[i]);
+
+			if (slot == FENCE_JOINT)
+				fence = members[i];
+			else if (latest && !fence_signaled(session, members[i]) && latest[slot] < members[i])
+				latest[slot] = members[i];
+		}
+	}
+	return entries;
+}
+
+/* Combine `fence` and the unsignaled fences of `old`, one for each stream, in new entries. */
+static uint64_t join_anew(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor)
+{
+	uint64_t latest[SESSION_TIMELINES] = {0}, members[JOIN_MEMBERS];
+	int count = 0;
+
+	chain_read(session, old, latest);
+	if (latest[fence_slot(fence)] < fence)
+		latest[fence_slot(fence)] = fence;
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES; slot++) {
+		if (!latest[slot] || list_add(members, &count, latest[slot]))
+			continue;
+		members[0] = join_make(session, members, count, cursor);
+		if (!members[0])
+			return 0;
+		members[1] = latest[slot];
+		count = 2;
+	}
+	return join_make(session, members, count, cursor);
+}
+
+uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor)
+{
+	uint64_t members[JOIN_MEMBERS];
+
+	if (!session->joins)
+		return 0;
+	/* While a fence is unsignaled, streams that record fence after fence can add any number of entries to it. */
+	if (chain_read(session, old, NULL) == JOIN_LOOKS)
+		return join_anew(session, old, fence, cursor);
+	return join_make(session, members, join_list(session, old, fence, members), cursor);
 }

@@ -71,8 +71,9 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 }
 
 /*
- * fence_join() - return a fence that is signaled when both fences are; `old` may be a joint fence. Return 0 if all
- * entries are in use. Only the session's worker may call it, with its lock of joint fences held.
+ * fence_join() - return a fence that is signaled when both fences are. `old` may be a joint fence; `fence` is a fence
+ * of one stream. Return 0 if all entries are in use. Only the session's worker may call it, with its lock of joint
+ * fences held.
  * Cost: 100 ns, and a check of the entries in use.
  */
 uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor);

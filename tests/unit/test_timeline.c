@@ -85,6 +85,31 @@ static void test_all_streams(void **state)
 	assert_true(fence_signaled(&session, joint));
 }
 
+/* One stream is stalled while others record fence after fence, which may be signaled at once, later or never. */
+static void test_a_stalled_stream_keeps_a_fence_unsignaled(void **state)
+{
+	enum { STREAMS = 8, ROUNDS = 300 };
+
+	(void)state;
+	for (uint64_t lag = 0; lag <= ROUNDS; lag += ROUNDS / 2) {
+		uint64_t base = lag * ROUNDS, joint = fence_make(1, base + 1);
+
+		for (uint64_t round = 1; round <= ROUNDS; round++)
+			for (uint32_t slot = 2; slot <= 1 + STREAMS; slot++) {
+				joint = fence_join(&session, joint, fence_make(slot, base + round), &cursor);
+				assert_int_not_equal(joint, 0);
+				assert_false(fence_signaled(&session, joint));
+				if (round > lag)
+					reach(slot, base + round - lag);
+			}
+		for (uint32_t slot = 2; slot <= 1 + STREAMS; slot++)
+			reach(slot, base + ROUNDS);
+		assert_int_equal(fence_pending_part(&session, joint), fence_make(1, base + 1));
+		reach(1, base + 1);
+		assert_true(fence_signaled(&session, joint));
+	}
+}
+
 static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void **state)
 {
 	uint64_t joint = fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor);
@@ -142,6 +167,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_reached_with_the_last_member, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_same_streams_share_an_entry, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_all_streams, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_stalled_stream_keeps_a_fence_unsignaled, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_entries_are_used_again, setup, teardown),
