@@ -172,6 +172,12 @@ void mover_withdraw(struct mover_queue *queue, uint32_t slot)
 	queue->in_flight--;
 }
 
+void mover_forget(struct mover_queue *queue, uint32_t slot)
+{
+	if (atomic_load_explicit(&queue->ring->jobs[slot].state, memory_order_acquire) == MOVER_DONE)
+		mover_withdraw(queue, slot);
+}
+
 void mover_let_in(struct mover_queue *queue)
 {
 	uint32_t gate = MOVER_SHUT;

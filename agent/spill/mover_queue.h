@@ -86,6 +86,12 @@ bool mover_begun(const struct mover_queue *queue, uint32_t slot);
 /* mover_withdraw() - remove a job in flight. Call it only while the gate is shut, and after mover_collect(). */
 void mover_withdraw(struct mover_queue *queue, uint32_t slot);
 
+/*
+ * mover_forget() - free the slot of a result that the previous agent has processed, before it died. A job without a
+ * result is not changed.
+ */
+void mover_forget(struct mover_queue *queue, uint32_t slot);
+
 /* mover_let_in() - open the gate if it is shut, possibly by an earlier agent. */
 void mover_let_in(struct mover_queue *queue);
 

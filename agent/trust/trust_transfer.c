@@ -456,7 +456,11 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 		holders_are_silent(pool, handle);
 }
 
-/* Take over the scrubs that the previous agent submitted and whose results it did not read. */
+/*
+ * Take over the scrubs that the previous agent submitted and whose results it did not process. The transfers of the
+ * others are complete. Their results are removed before sessions are served, since a later scrub of the page has the
+ * same tag.
+ */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -464,9 +468,13 @@ static void ring_recover(struct pool *pool)
 		uint32_t page = order ? order->page : 0;
 
 		if (!order || order->tag != job_tag(JOB_OF_TRUST, page) || order->kind != MOVER_SCRUB ||
-			page >= pool->page_count || pool->trust->scrubs[page] != SCRUB_NONE ||
-			transfer_of(pool, page / pool->trust->per_handle) != LEDGER_TRANSFER_SCRUBS)
+			page >= pool->page_count)
 			continue;
+		if (pool->trust->scrubs[page] != SCRUB_NONE ||
+			transfer_of(pool, page / pool->trust->per_handle) != LEDGER_TRANSFER_SCRUBS) {
+			mover_forget(&pool->jobs->queue, i);
+			continue;
+		}
 		pool->trust->scrubs[page] = SCRUB_BEGUN;
 		pool->trust->in_ring++;
 	}

@@ -4,7 +4,8 @@
  *
  * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, while all other
  * sessions are served. Spilled content that a mover cannot restore is kept, unless the content itself is the cause.
- * Jobs are taken back only from dead movers.
+ * Jobs are taken back only from dead movers. A result that the previous agent has processed does not count for a later
+ * job.
  *
  * Method: a real pool, whose ledger records that an agent has served. The test acts as the keeper, the worker and the
  * mover.
@@ -15,6 +16,7 @@
 #include "agent/control/pool_start.h"
 #include "agent/pages/pool.h"
 #include "agent/pages/requests.h"
+#include "agent/pages/trust.h"
 #include "agent/control/recover.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
@@ -615,6 +617,76 @@ static void test_begun_jobs_wait_for_the_driver(void **state)
 	bells_close();
 }
 
+/* ---- a scrub whose result the previous agent had processed ---- */
+
+enum { SCRUBBED = 3, FORMER = 1, NEXT = 2 };
+
+static struct mover_job *scrub_at(enum mover_job_state state)
+{
+	struct mover_ring *ring = made.ring;
+
+	for (int i = 0; i < MOVER_JOBS; i++) {
+		struct mover_job *job = &ring->jobs[i];
+
+		if (atomic_load(&job->state) == state && job->kind == MOVER_SCRUB && job->page == SCRUBBED)
+			return job;
+	}
+	return NULL;
+}
+
+/* The previous agent died after it had stored this transfer, before the slot of the result was free. */
+static void scrub_was_processed(enum ledger_transfer transfer)
+{
+	struct mover_job *job;
+
+	ring_make();
+	job = &((struct mover_ring *)made.ring)->jobs[7];
+	*job = (struct mover_job){
+		.kind = MOVER_SCRUB, .page = SCRUBBED, .number = 5, .tag = job_tag(JOB_OF_TRUST, SCRUBBED)};
+	atomic_store(&job->state, MOVER_DONE);
+	strcpy(made.ledger.header->domains[FORMER - 1], "former");
+	strcpy(made.ledger.header->domains[NEXT - 1], "next");
+	atomic_store(&made.ledger.header->domain_count, 2);
+	atomic_store(&made.ledger.pages[SCRUBBED].transfer, transfer);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	assert_int_equal(page_word_state(pool_word(pool, SCRUBBED)), PAGE_FREE);
+}
+
+static void test_processed_scrub_of_a_complete_transfer(void **state)
+{
+	(void)state;
+	pages_were(SCRUBBED, 1, PAGE_QUARANTINED, 0);
+	scrub_was_processed(LEDGER_TRANSFER_SCRUBS);
+	assert_int_equal(pool->jobs->queue.in_flight, 0);
+	assert_null(scrub_at(MOVER_DONE));
+	bells_close();
+}
+
+/* Before the results are read, the page has another owner and is transferred again. */
+static void test_processed_scrub_does_not_end_the_next_transfer(void **state)
+{
+	const struct trust_wish wish = {.domain = NEXT, .pages = PAGES};
+	struct mover_job *job;
+
+	(void)state;
+	scrub_was_processed(LEDGER_TRANSFER_NONE);
+	trust_withdraw(pool, SCRUBBED, 1);
+	atomic_store(&trust_note(pool, SCRUBBED)->domain, FORMER);
+	trust_put(pool, SCRUBBED, 1);
+	assert_int_equal(trust_begin(pool, &wish), 1);
+	jobs_resume(pool);
+	assert_int_equal(page_word_state(pool_word(pool, SCRUBBED)), PAGE_QUARANTINED);
+	assert_int_equal(trust_of_page(pool, SCRUBBED), FORMER);
+	job = scrub_at(MOVER_QUEUED);
+	assert_non_null(job);
+	atomic_store(&job->state, MOVER_DONE);
+	pool->jobs->done.ready(&pool->jobs->done, EPOLLIN);
+	assert_int_equal(page_word_state(pool_word(pool, SCRUBBED)), PAGE_FREE);
+	assert_int_equal(trust_of_page(pool, SCRUBBED), 0);
+	bells_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -629,6 +701,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_jobs_are_taken_back_from_dead_movers_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_movers_that_get_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_begun_jobs_wait_for_the_driver, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_processed_scrub_of_a_complete_transfer, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_processed_scrub_does_not_end_the_next_transfer, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
