@@ -1,9 +1,11 @@
 #include "agent/control/housekeeping.h"
 
 #include "agent/pages/event.h"
+#include "agent/pages/evict_block.h"
 #include "agent/spill/jobs.h"
 #include "agent/pages/lease.h"
 #include "agent/pages/reservation.h"
+#include "agent/base/crash_point.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"
 #include "agent/control/page_facts.h"
@@ -77,31 +79,60 @@ static void reserved_return(struct session *session)
  */
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
-/*
- * Remove the leaked pins of a block, with three exceptions. A prepared block keeps its pins until its worker commits it
- * or rolls it back. A block that is being freed keeps the pin of the freeing thread, which still writes to the entry. A
- * block that has been pinned again since the scan keeps its pins.
- */
-static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
+/* Return the time since the last use of the page. */
+static uint32_t leak_age(const struct session *session, uint32_t page, uint32_t now_ms)
 {
-	uint64_t tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+	uint32_t age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire),
+		 awake = now_ms - (uint32_t)session->pool->awake_ms;
 
-	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
-		return;
-	/* The tag was read before the touch: if a new block has been allocated since, its touch is recent. */
-	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
-		session->pool->agent->config.pins.max_duration_ms)
-		return;
-	atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0,
-		memory_order_seq_cst, memory_order_relaxed);
+	if (age > INT32_MAX)
+		age = 0;
+	/* Do not count the time in which the agent slept, because the clock of touches then stops. */
+	return age < awake ? age : awake;
 }
 
-/* Remove the leaked pins of an object. The pins of the session's own blocks are not changed. */
-static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
+/*
+ * Remove the pins of a block or an object, with three exceptions. A prepared block keeps its pins until its worker
+ * commits it or rolls it back. A block that is being freed keeps the pin of the freeing thread, which still writes to
+ * the entry. A page that was used since the scan keeps its pins.
+ *
+ * The page or object is marked, so no pin succeeds during the call, and each pin that has succeeded is in the count. A
+ * worker stores the time before it adds a pin, and before the tag of a block. The time that is read after the count and
+ * the tag is therefore the time of the last of these pins, or later.
+ */
+static void leak_unpin_marked(const struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
 {
-	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
-		atomic_compare_exchange_strong_explicit(
-			&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
+	uint32_t pins = pin_count(&session->segment, page);
+	uint64_t tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+
+	/* If the page is an object's, the session has no block there, unless the object has just been evicted. */
+	if (object ? tag != 0 : !block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
+		return;
+	if (leak_age(session, page, now_ms) > session->pool->agent->config.pins.max_duration_ms)
+		atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0,
+			memory_order_seq_cst, memory_order_relaxed);
+}
+
+static void leak_unpin(struct session *session, uint32_t page, uint32_t now_ms)
+{
+	uint64_t word = evict_mark(session, page);
+
+	if (!word)
+		return;
+	leak_unpin_marked(session, page, 0, now_ms);
+	evict_unmark(session, page, word);
+}
+
+static void leak_unpin_object(struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
+{
+	bool current = object_state(session->pool, object) == OBJECT_CURRENT;
+
+	/* No pin of an earlier version succeeds. */
+	if (current)
+		object_mark(session->pool, object);
+	leak_unpin_marked(session, page, object, now_ms);
+	if (current)
+		object_unmark(session->pool, object);
 }
 
 static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
@@ -113,7 +144,7 @@ static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, c
 }
 
 /* Report a pin that was neither released nor refreshed for too long, and apply the configured action. */
-static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t pins, uint32_t age_ms)
+static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t age_ms, uint32_t now_ms)
 {
 	struct pool *pool = session->pool;
 	enum config_leak_action action = pool->agent->config.pins.leaked;
@@ -123,6 +154,7 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 	if (session->leaks[page] != LEAK_REPORTED) {
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
+		crash_point();
 		/*
 		 * Only the first leaked pins of a scan are logged, because a worker can leak one for each of its pages.
 		 * poolctl pins lists all of them.
@@ -135,9 +167,9 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 		}
 	}
 	if (action == CONFIG_LEAK_UNPIN && object)
-		leak_unpin_object(session, page, pins);
+		leak_unpin_object(session, page, object, now_ms);
 	else if (action == CONFIG_LEAK_UNPIN)
-		leak_unpin(session, page, pins);
+		leak_unpin(session, page, now_ms);
 	else if (action == CONFIG_LEAK_DISCONNECT)
 		session_disconnect(session, -ETIMEDOUT, "the session held a pin for longer than pins.max_duration");
 }
@@ -145,20 +177,10 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 /* Check the pin of a block or an object. `object`: the object whose first page this is; 0: a block. */
 static void leak_look(struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
 {
-	struct pool *pool = session->pool;
-	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
+	bool pinned = pin_count(&session->segment, page) && !view_is_of_library(&session->segment, page);
+	uint32_t age_ms = pinned ? leak_age(session, page, now_ms) : 0;
 
-	if (pins && view_is_of_library(&session->segment, page))
-		pins = 0;
-	if (pins) {
-		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
-		if (age > INT32_MAX)
-			age = 0;
-		/* Do not count the time in which the agent slept, because the clock of touches then stops. */
-		if (age > awake)
-			age = awake;
-	}
-	if (age <= pool->agent->config.pins.max_duration_ms) {
+	if (age_ms <= session->pool->agent->config.pins.max_duration_ms) {
 		if (session->leaks)
 			session->leaks[page] = LEAK_NONE;
 		return;
@@ -170,7 +192,7 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 	if (session->leaks[page] == LEAK_NONE)
 		session->leaks[page] = LEAK_SEEN;
 	else
-		leak_found(session, page, object, pins, age);
+		leak_found(session, page, object, age_ms, now_ms);
 }
 
 /*

@@ -197,11 +197,14 @@ struct object_pins {
  * object_pins_look() - read the pins of all readers. object_pinned() - return true if a session pins the object. Cost:
  * a check of each reader. object_uses_of() - return the pin count of one reader. object_leave() - check a CURRENT
  * object before its eviction. Return: true: it is LEAVING, and the caller must end it; false: a session pins it.
+ * object_mark() - make a CURRENT object LEAVING, so that no pin succeeds until object_unmark().
  */
 void object_pins_look(const struct pool *pool, uint32_t number, struct object_pins *pins);
 bool object_pinned(const struct pool *pool, uint32_t number);
 uint32_t object_uses_of(const struct pool *pool, uint32_t number, const struct session *session);
 bool object_leave(struct pool *pool, uint32_t number);
+void object_mark(struct pool *pool, uint32_t number);
+void object_unmark(struct pool *pool, uint32_t number);
 
 /*
  * object_worth_begin() - initialize the worth of an object that is added to the order, from the values that an earlier

@@ -102,13 +102,23 @@ static void wake(struct pool *pool, uint32_t number)
 	futex_wake(&object_record(pool, number)->state, INT32_MAX);
 }
 
-bool object_leave(struct pool *pool, uint32_t number)
+void object_mark(struct pool *pool, uint32_t number)
 {
 	object_set_state(pool, number, OBJECT_LEAVING);
-	if (!object_pinned(pool, number))
-		return true;
+}
+
+void object_unmark(struct pool *pool, uint32_t number)
+{
 	object_set_state(pool, number, OBJECT_CURRENT);
 	wake(pool, number);
+}
+
+bool object_leave(struct pool *pool, uint32_t number)
+{
+	object_mark(pool, number);
+	if (!object_pinned(pool, number))
+		return true;
+	object_unmark(pool, number);
 	return false;
 }
 

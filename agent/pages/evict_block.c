@@ -96,10 +96,18 @@ bool evict_block_idle(const struct session *session, uint32_t page)
 			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 
-static void mark(struct pool *pool, uint32_t page, uint64_t word)
+uint64_t evict_mark(struct session *session, uint32_t page)
 {
+	struct pool *pool = session->pool;
+	uint64_t word = pool_word(pool, page);
+
+	if (session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
+		page_word_state(word) != PAGE_LEASED)
+		return 0;
 	pool_word_set(pool, page, STEP_MARK,
 		page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)));
+	crash_point();
+	return word;
 }
 
 static void wake_pins(const struct pool *pool, const struct session *session, uint32_t page)
@@ -108,19 +116,23 @@ static void wake_pins(const struct pool *pool, const struct session *session, ui
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 }
 
+void evict_unmark(struct session *session, uint32_t page, uint64_t word)
+{
+	pool_word_set(session->pool, page, STEP_UNMARK, word);
+	crash_point();
+	wake_pins(session->pool, session, page);
+}
+
 /* Mark the word before reading the pins (shm/pins.h). If the result is 0, nothing was changed. */
 uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
 	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, leaving = 0, run_count;
-	uint64_t word = pool_word(pool, page), tag, owner_id;
+	uint64_t word = session ? evict_mark(session, page) : 0, tag, owner_id;
 
-	if (!session || session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
-		page_word_state(word) != PAGE_LEASED)
+	if (!word)
 		return 0;
 	owner_id = atomic_load_explicit(&session->segment.blocks[page].owner_id, memory_order_relaxed);
-	mark(pool, page, word);
-	crash_point();
 	/*
 	 * Read the tag after pins and fence. If it were read earlier, a free could complete in between and set free
 	 * bits of pages without an owner.
@@ -136,9 +148,9 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 			leaving = candidate->pages;
 	}
 	if (!taken && !leaving)
-		pool_word_set(pool, page, STEP_UNMARK, word);
-	crash_point();
-	wake_pins(pool, session, page);
+		evict_unmark(session, page, word);
+	else
+		wake_pins(pool, session, page);
 	if ((taken || leaving) && !candidate->cached && pool->evict.policy->evicted)
 		pool->evict.policy->evicted(pool->evict.policy_state, candidate);
 	if (!taken)
@@ -168,14 +180,12 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker)
 {
 	struct pool *pool = session->pool;
-	uint64_t word = pool_word(pool, page), now;
+	uint64_t word = evict_mark(session, page), now;
 	uint32_t budget = session->leased, pages;
 	int error = -EBUSY;
 
-	if (session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
-		page_word_state(word) != PAGE_LEASED)
+	if (!word)
 		return -ESTALE;
-	mark(pool, page, word);
 	if (evict_block_idle(session, page)) {
 		now = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
 		pages = now == tag && !evict_tag_is_free(tag) && evict_tag_evictable(tag)
@@ -184,7 +194,8 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const s
 		error = pages ? pool->saver->begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
-		pool_word_set(pool, page, STEP_UNMARK, word);
-	wake_pins(pool, session, page);
+		evict_unmark(session, page, word);
+	else
+		wake_pins(pool, session, page);
 	return error;
 }

@@ -27,6 +27,12 @@ static inline bool evict_tag_spills(uint64_t tag)
 	return !evict_tag_is_free(tag) && tag & BLOCK_SPILL;
 }
 
+/*
+ * evict_mark() - mark the page, so that no pin succeeds until evict_unmark(). A pin that has succeeded is in the pin
+ * count. Return: the page word, for evict_unmark(); 0: the session does not lease the page.
+ */
+uint64_t evict_mark(struct session *session, uint32_t page);
+void evict_unmark(struct session *session, uint32_t page, uint64_t word);
 /* evict_block_idle() - return true if the block at this page is unpinned and its fence is signaled. */
 bool evict_block_idle(const struct session *session, uint32_t page);
 /*

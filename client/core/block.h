@@ -65,9 +65,23 @@ static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t
 	atomic_store_explicit(&entry->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&entry->owner_id, attributes->owner_id, memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, attributes->fence, memory_order_relaxed);
+	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
 	/* The tag is stored last, with release order: a thread that reads the tag also sees the other fields. */
 	atomic_store_explicit(&entry->tag, tag, memory_order_release);
-	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
+}
+
+/*
+ * block_pin() - pin a block at the handle's place and record its use. Return: 0, or an error of pin_try().
+ *
+ * The time is stored before the pin is visible, because the agent removes pins with an old time. The time of another
+ * block, which may be at the place of a stale handle, is not changed. If the tag is stored after this check, its thread
+ * has stored the time before.
+ */
+static inline int block_pin(const struct gpool *pool, const struct gpool_block *block)
+{
+	if (likely(atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_relaxed) == block->tag))
+		atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
+	return pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 }
 
 /*

@@ -28,7 +28,7 @@ static void tell(
 		begun_ns);
 }
 
-/* Wait while the block is in motion, as pin_try() has reported. */
+/* Wait while the block is in motion, as block_pin() has reported. */
 static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)
 {
 	struct session_header *header = pool->session.header;
@@ -38,7 +38,7 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 
 	for (int spins = 0; spins < PIN_SPINS && error == -EAGAIN; spins++) {
 		cpu_relax();
-		error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+		error = block_pin(pool, block);
 	}
 	if (error != -EAGAIN)
 		return error;
@@ -49,7 +49,7 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 
 		if (page_word_in_motion(word))
 			futex_wait(page_word_high(pool, block->page), (uint32_t)(word >> 32), PIN_SLICE_NS);
-		error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+		error = block_pin(pool, block);
 		if (error != -EAGAIN)
 			break;
 		if (monotonic_ns() - start >= limit) {
@@ -68,7 +68,7 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 
 int pin_at(struct gpool *pool, const struct gpool_block *block)
 {
-	int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	int error = block_pin(pool, block);
 
 	return error == -EAGAIN ? pin_wait(pool, block) : error;
 }
@@ -120,14 +120,13 @@ int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
 		return fail_handle(pool, block);
-	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	error = block_pin(pool, block);
 	if (unlikely(error)) {
 		error = pin_failed(pool, block, error, &place);
 		if (error)
 			return error;
 		block = &place;
 	}
-	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	cache = thread_cache_of(pool);
 	if (likely(cache))
 		stat_add(cache, &cache->stats->pins);
@@ -230,14 +229,13 @@ int gpool_touch(struct gpool *pool, const struct gpool_block *block)
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
 		return fail_handle(pool, block);
-	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	error = block_pin(pool, block);
 	if (unlikely(error)) {
 		error = touch_failed(pool, block, error, &place);
 		if (error)
 			return error;
 		block = &place;
 	}
-	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	pin_end(pool, block);
 	return 0;
 }

@@ -337,19 +337,17 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 
 /* ---- restore ahead of need ---- */
 
-/* Record a use of the block at this place. Return: 0, or the error of pin_try(). */
+/* Record a use of the block at this place. Return: 0, or the error of block_pin(). */
 static int look_at(struct gpool *pool, const struct gpool_block *place)
 {
-	int error = pin_try(&pool->session, pool->pages, place->page, place->generation, place->tag);
+	int error = block_pin(pool, place);
 
-	if (error)
-		return error;
-	atomic_store_explicit(&pool->session.touch[place->page], pool_clock(pool), memory_order_relaxed);
-	gpool_unpin(pool, place);
-	return 0;
+	if (!error)
+		gpool_unpin(pool, place);
+	return error;
 }
 
-/* Record a use of the block at its handle's place or at its known place. Return: 0, or the error of pin_try(). */
+/* Record a use of the block at its handle's place or at its known place. Return: 0, or the error of block_pin(). */
 static int look_for(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
 	int error = look_at(pool, block);

@@ -24,6 +24,16 @@ static uint32_t page_of(const struct gpool_object *object)
 	return object->manifest.runs[0].first;
 }
 
+/* Record a use, then pin, as block_pin() does. If the object is gone, a block may be at its page. */
+static int pin_once(const struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+
+	if (likely(!object_is_gone(object)))
+		atomic_store_explicit(&pool->session.touch[page_of(object)], pool_clock(pool), memory_order_relaxed);
+	return object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+}
+
 /* Wait while the agent decides. If the agent has died, the state is LEAVING until the next agent has recovered. */
 static COLD int pin_wait(const struct gpool_object *object)
 {
@@ -39,7 +49,7 @@ static COLD int pin_wait(const struct gpool_object *object)
 			return -ETIMEDOUT;
 		else
 			futex_wait((_Atomic uint32_t *)&record_of(object)->state, OBJECT_LEAVING, PIN_SLICE_NS);
-		error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+		error = pin_once(object);
 	}
 	return error;
 }
@@ -67,8 +77,6 @@ static void used(const struct gpool_object *object)
 {
 	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
 
-	atomic_store_explicit(
-		&object->pool->session.touch[page_of(object)], pool_clock(object->pool), memory_order_relaxed);
 	atomic_store_explicit(uses, atomic_load_explicit(uses, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
@@ -77,7 +85,7 @@ int object_pin(struct gpool_object *object)
 	struct gpool *pool = object->pool;
 	int error;
 
-	error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+	error = pin_once(object);
 	if (unlikely(error == -EAGAIN))
 		error = pin_wait(object);
 	if (unlikely(error)) {

@@ -18,6 +18,7 @@
 enum { DEATHS_OF_ONE = 16 }; /* the keeper delays restarts after more deaths than this in succession */
 
 static const char *crash_setting = "lease.initial_pages=4"; /* an additional setting that the program may change */
+static const char *crash_more[8];                           /* additional arguments of gpoold; NULL: the end */
 static const char *crash_pool = POOL;
 static struct crash_file *crash;
 static _Atomic int64_t *countdown; /* of *crash */
@@ -37,8 +38,8 @@ static inline const char *crash_module(void)
 
 static inline int crash_start(void **state)
 {
-	const char *arguments[] = {"--module", crash_module(), "--pool", crash_pool, QUIET, "--set",
-		"lease.initial_pages=4", "--set", "lease.batch_pages=4", "--set", crash_setting, NULL};
+	const char *arguments[24] = {"--module", crash_module(), "--pool", crash_pool, QUIET, "--set",
+		"lease.initial_pages=4", "--set", "lease.batch_pages=4", "--set", crash_setting};
 
 	(void)state;
 	if (!countdown) {
@@ -51,6 +52,7 @@ static inline int crash_start(void **state)
 		close(fd);
 		setenv("GPOOL_CRASH_FILE", crash_file, 1);
 	}
+	memcpy(&arguments[14], crash_more, sizeof(crash_more));
 	start(arguments);
 	return 0;
 }
