@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -202,17 +203,42 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 	return error;
 }
 
-/*
- * MAP_PRIVATE, because Linux before 6.7 refuses any shared mapping of a write-sealed file, even a read-only one.
- */
-static void *file_map(int fd, size_t bytes)
+/* Larger files are mapped. The end of a mapping interrupts all other threads of the process, which costs them 50 us. */
+enum { COPY_BYTES_MAX = 64 << 10 };
+
+/* Return MAP_FAILED with errno on error. */
+static void *file_copy(int fd, size_t bytes)
 {
-	return mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+	void *copy = malloc(bytes);
+	ssize_t count = copy ? pread(fd, copy, bytes, 0) : 0;
+
+	if (copy && count == (ssize_t)bytes)
+		return copy;
+	free(copy);
+	errno = !copy ? ENOMEM : count < 0 ? errno : EBADMSG;
+	return MAP_FAILED;
+}
+
+/*
+ * Read or map a file. MAP_PRIVATE, because Linux before 6.7 refuses any shared mapping of a write-sealed file, even a
+ * read-only one.
+ */
+static void *file_get(int fd, size_t bytes)
+{
+	return bytes <= COPY_BYTES_MAX ? file_copy(fd, bytes) : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+}
+
+static void file_put(const void *base, size_t bytes)
+{
+	if (bytes <= COPY_BYTES_MAX)
+		free((void *)(uintptr_t)base);
+	else
+		munmap((void *)(uintptr_t)base, bytes);
 }
 
 int manifest_map(int fd, size_t bytes, struct manifest *manifest)
 {
-	const struct manifest_header *header = file_map(fd, bytes);
+	const struct manifest_header *header = file_get(fd, bytes);
 	struct manifest_layout layout;
 
 	if (header == MAP_FAILED)
@@ -239,19 +265,19 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 		return -EFBIG;
 	if (stat.st_size < (off_t)sizeof(struct manifest_header))
 		return -EBADMSG;
-	base = file_map(fd, (size_t)stat.st_size);
+	base = file_get(fd, (size_t)stat.st_size);
 	if (base == MAP_FAILED)
 		return -errno;
 	error = manifest_check(base, (size_t)stat.st_size, pool, manifest);
 	if (error)
-		munmap(base, (size_t)stat.st_size);
+		file_put(base, (size_t)stat.st_size);
 	return error;
 }
 
 void manifest_close(struct manifest *manifest)
 {
 	if (manifest->header)
-		munmap((void *)(uintptr_t)manifest->header, manifest->bytes);
+		file_put(manifest->header, manifest->bytes);
 	memset(manifest, 0, sizeof(*manifest));
 }
 

@@ -93,9 +93,9 @@ struct manifest_pool {
 int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest);
 
 /*
- * manifest_map() - map a file of `bytes` bytes that this process has written itself, without a check. Return: 0 or
- * negative errno.
- * manifest_open() - map and check a received manifest. The caller keeps the descriptor.
+ * manifest_map() - read or map a file of `bytes` bytes that this process has written itself, without a check. Return: 0
+ * or negative errno.
+ * manifest_open() - read or map a received manifest, and check it. The caller keeps the descriptor.
  * Return: 0, -EPERM (not sealed, or not a memfd), -EFBIG (above MANIFEST_BYTES_MAX), or as manifest_check().
  */
 int manifest_map(int fd, size_t bytes, struct manifest *manifest);

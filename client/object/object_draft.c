@@ -186,11 +186,11 @@ static int file_seal(int fd, struct manifest_header *header, const struct draft 
 	if (error || manifest_map(fd, header->bytes, manifest))
 		return -ENOMEM;
 	header->layout_hash = manifest_hash(manifest->header, &layout, header->bytes, header->page_bytes);
-	if (pwrite(fd, header, sizeof(*header), 0) == (ssize_t)sizeof(*header) &&
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
-		return 0;
 	manifest_close(manifest);
-	return -ENOMEM;
+	if (pwrite(fd, header, sizeof(*header), 0) != (ssize_t)sizeof(*header) ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+		return -ENOMEM;
+	return manifest_map(fd, header->bytes, manifest) ? -ENOMEM : 0;
 }
 
 int draft_manifest(

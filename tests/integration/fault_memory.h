@@ -151,9 +151,13 @@ static int round_of_leaving(struct gpool *pool, const struct gpool_options *sess
 	return error ? error : gpool_object_delete(pool, "left", 0);
 }
 
-/* Publish an object with a scattered allocation, and use its pages for blocks afterwards. */
+/*
+ * Publish an object with a scattered allocation and large metadata, which is mapped, and use its pages for blocks
+ * afterwards.
+ */
 static int round_of_scattered(struct gpool *pool, const struct gpool_options *session)
 {
+	static const char large[65 << 10];
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	int error = gpool_object_delete(pool, "scattered", 0);
 	struct gpool_object *object = NULL;
@@ -173,6 +177,8 @@ static int round_of_scattered(struct gpool *pool, const struct gpool_options *se
 	if (error)
 		return error;
 	error = gpool_object_alloc(object, PAGES / 4, NULL, &index);
+	if (!error)
+		error = gpool_object_set(object, "large", large, sizeof(large));
 	if (!error)
 		error = gpool_object_publish(object, &version);
 	gpool_object_close(object);
