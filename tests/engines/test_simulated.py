@@ -67,6 +67,9 @@ class Planted:
     def lost(self) -> List[int]:
         return self.lost_chunks
 
+    def post(self, batch: object, _: Optional[List[Tuple[Any, ...]]]) -> None:
+        self.chunks.post(batch, None)  # the worker's thread then calls execute()
+
     def execute(self, operations: List[Tuple[Any, ...]], timeout_ms: int) -> Result:
         for done, operation in enumerate(operations):
 
@@ -695,7 +698,7 @@ class Sharing(Simulated):
         worker = second.workers[0]._of_worker
         chunks = Planted(worker._chunks)
         chunks.lost_chunks = [sorted(chunks.pinned())[1]]
-        with mock.patch.object(_worker, "CHECK_SECONDS", 0.0), mock.patch.object(worker, "_chunks", chunks):
+        with mock.patch.object(worker, "_check_at", 0.0), mock.patch.object(worker, "_chunks", chunks):
             second.step()
         self.assertEqual(second.balloon.counters.counts["lost_in_use"], 1)
         self.assertEqual(chunks.pinned(), [])

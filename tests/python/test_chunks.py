@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import sys
+import threading
 import unittest
+from queue import SimpleQueue
 from typing import Any, Iterator, List, Tuple
 
 from harness import AgentTest, array_of, gpool
@@ -215,6 +218,119 @@ class Arguments(ChunksTest):
 
     def chunks_again(self) -> None:
         _native.Chunks(self.range.handle, self.pool, COUNT, PAGES, KEY, True)
+
+
+class Batches(ChunksTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.served: SimpleQueue[Any] = SimpleQueue()
+        self.go: SimpleQueue[Any] = SimpleQueue()  # results for finish()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+        self.addCleanup(self.thread.join)
+        self.addCleanup(self.chunks.stop)
+
+    def serve(self) -> None:
+        for served in iter(self.chunks.serve, None):
+            self.served.put(served)
+            self.chunks.finish(self.go.get())
+
+    def test_batches_are_executed_in_order_and_return_themselves(self) -> None:
+        self.assertIsNone(self.chunks.take(False))
+        self.assertIsNone(self.chunks.take(True))
+        batches = [object() for _ in range(20)]
+        for number, batch in enumerate(batches):
+            self.chunks.post(batch, [(OFFER if number % 2 else COMMIT, 1), (RECLAIM, 1)][: 1 + number % 2])
+        for batch in batches:
+            self.assertIs(self.chunks.take(True), batch)
+        self.assertIsNone(self.chunks.take(False))
+        self.assertEqual(self.states(1), [gpool.PageState.COMMITTED] * PAGES)
+        self.assertTrue(self.served.empty())
+        self.assertEqual(self.range.handle.calls, 0)
+
+    def test_the_thread_gets_batches_that_fail_or_have_no_operations(self) -> None:
+        with self.agent.pool() as other, self.blocks(other, other.page_count - PAGES):
+            self.chunks.post("first", [(COMMIT, 0), (COMMIT, 2), (OFFER, 0)])
+            self.chunks.post("second", None)
+            self.chunks.post("third", [(OFFER, 0)])
+            batch, (done, error) = self.served.get()
+            self.assertEqual((batch, done, type(error)), ("first", 1, gpool.NoRoom))
+            self.assertIn(f"cannot commit {PAGES} pages: ", str(error))
+            self.assertIsNone(self.chunks.take(False))
+            self.go.put(1)
+            self.assertEqual(self.served.get(), ("second", None))
+            self.assertEqual(self.chunks.take(True), 1)
+            self.go.put(None)
+            self.assertIsNone(self.chunks.take(True))
+            self.assertEqual(self.chunks.take(True), "third")
+
+    def test_content_that_was_lost_is_a_failure_without_an_exception(self) -> None:
+        self.done((COMMIT, 1), (OFFER, 1))
+        with self.agent.pool() as other, self.blocks(other, other.page_count):
+            self.chunks.post(0, [(RECLAIM, 1)])
+            self.assertEqual(self.served.get(), (0, (0, None)))
+            self.go.put(1)
+            self.assertEqual(self.chunks.take(True), 1)
+
+    def test_one_thread_changes_the_chunks(self) -> None:
+        self.chunks.post(0, None)
+        self.served.get()
+        self.done((COMMIT, 1))  # no batch is being executed
+        self.go.put(1)
+        self.assertEqual(self.chunks.take(True), 1)
+        self.assertRaises(RuntimeError, self.chunks.finish, 1)
+
+    def test_a_signal_handler_ends_a_wait(self) -> None:
+        class Ended(Exception):
+            pass
+
+        def handler(*_: Any) -> None:
+            raise Ended
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        self.chunks.post(0, None)
+        self.served.get()
+        threading.Timer(0.05, signal.raise_signal, [signal.SIGUSR1]).start()
+        self.assertRaises(Ended, self.chunks.take, True)
+        self.go.put(1)
+        self.assertEqual(self.chunks.take(True), 1)
+
+    def test_what_is_wrong_is_refused_when_it_is_posted(self) -> None:
+        for operations, kind in (
+            ([(COMMIT, COUNT)], IndexError),
+            ([(COMMIT,)], TypeError),
+            (1, TypeError),
+            ([(PUBLISH, 1)], ValueError),
+        ):
+            with self.subTest(operations):
+                self.assertRaises(kind, self.chunks.post, 0, operations)
+        self.done((COMMIT, 0))
+        view = self.range.view(shape=1)
+        self.assertRaises(gpool.Busy, self.chunks.post, 0, [(LEAVE, 0)])
+        del view
+        self.assertIsNone(self.chunks.take(True))
+        self.assertEqual(self.range.handle.calls, 0)
+
+    def test_a_range_stays_open_until_its_batches_are_taken(self) -> None:
+        self.chunks.post(0, [(COMMIT, 1)])
+        self.chunks.stop()
+        self.thread.join()
+        self.assertRaises(gpool.Busy, self.range.close)
+        self.assertEqual(self.chunks.take(False), 0)
+        self.range.close()
+        self.assertRaises(gpool.Closed, self.chunks.post, 0, None)
+
+    def test_batches_that_are_not_taken_keep_no_references(self) -> None:
+        batch, operations = object(), [(COMMIT, 1)]
+        before = sys.getrefcount(batch)
+        made, chunks = self.chunks_of(self.pool)
+        for _ in range(10):
+            chunks.post(batch, operations)
+        self.assertEqual(sys.getrefcount(batch), before + 10)
+        del chunks
+        self.assertEqual(sys.getrefcount(batch), before)
+        self.assertEqual(made.handle.calls, 0)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 /*
  * chunks.c - the type Chunks: equal parts of an elastic range, each with committed pages, an object, or nothing.
  *
- * gpool.vllm executes the operations of a step in one call. Between them, its thread would take the interpreter's lock,
- * and the thread that computes would have to wait for it.
+ * gpool.vllm executes the operations of a step in one call, in another thread than the one that computes. That thread
+ * waits for batches of operations in serve(), without the interpreter's lock: if it took the lock at the begin and the
+ * end of each batch, the thread that computes would wait for it, for about 300 us per batch.
  */
 #include "native.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 
 /* The operations; gpool.vllm describes them in its class Action. */
 enum action { COMMIT, LEAVE, OFFER, RECLAIM, MAP, PUBLISH, RENEW, ACTIONS };
@@ -18,13 +22,22 @@ struct chunk {
 	bool pinned;
 };
 
+struct job;
+
 /* The objects end with the pool. */
 struct chunks {
 	PyObject_HEAD struct guard *range;
 	PyObject *pool, *key;
 	struct chunk *list; /* [count] */
 	uint32_t count, pages;
-	bool private, busy;
+	bool private;
+	atomic_bool busy; /* a thread changes the chunks */
+
+	pthread_mutex_t lock; /* of the next fields; never held while the interpreter's lock is awaited */
+	pthread_cond_t changed;
+	struct job *first, *last; /* batches that were not taken, in order */
+	struct job *next;         /* the first of them that has not ended; NULL: all have ended */
+	bool stopped;
 };
 
 struct operation {
@@ -217,18 +230,19 @@ static struct gpool_range *begin(struct chunks *chunks)
 {
 	struct gpool_range *range;
 
-	if (chunks->busy) {
+	if (atomic_exchange(&chunks->busy, true)) {
 		raise_because(-EBUSY, "change chunks", "another thread changes them");
 		return NULL;
 	}
 	range = guard_enter(chunks->range);
-	chunks->busy = range != NULL;
+	if (!range)
+		atomic_store(&chunks->busy, false);
 	return range;
 }
 
 static void end(struct chunks *chunks)
 {
-	chunks->busy = false;
+	atomic_store(&chunks->busy, false);
 	guard_leave(chunks->range);
 }
 
@@ -414,6 +428,240 @@ static PyObject *chunks_map(PyObject *self, PyObject *args)
 			PyBytes_FromStringAndSize(value ? value : "", value ? (Py_ssize_t)bytes : 0)});
 }
 
+/* ---- batches ---- */
+
+/* A batch of operations for serve(). */
+struct job {
+	struct job *next;
+	PyObject *batch;              /* of the caller; the result, unless finish() sets another one */
+	PyObject *tuples;             /* contains the texts of the operations; NULL: none */
+	struct operation *operations; /* NULL: the caller of serve() executes the batch */
+	Py_ssize_t count;
+	struct gpool_range *range; /* entered */
+};
+
+/* Free a batch. Return its result. */
+static PyObject *job_free(struct chunks *chunks, struct job *job)
+{
+	PyObject *result = job->batch;
+
+	guard_leave(chunks->range);
+	Py_XDECREF(job->tuples);
+	PyMem_Free(job->operations);
+	PyMem_Free(job);
+	return result;
+}
+
+PyDoc_STRVAR(post_doc,
+	"post($self, batch, operations, /)\n--\n\n"
+	"Add a batch to those that serve() executes. batch: any object. operations: as of execute(), with a timeout of "
+	"0, "
+	"or None: the caller of serve() executes the batch.\n\n"
+	"Raises as execute(), except Busy for another thread.\n"
+	"Cost: a wake-up of the thread that serves.");
+
+static PyObject *chunks_post(PyObject *self, PyObject *args)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	PyObject *batch, *list;
+	struct job *job;
+
+	if (!PyArg_ParseTuple(args, "OO", &batch, &list))
+		return NULL;
+	job = PyMem_Calloc(1, sizeof(*job));
+	if (!job)
+		return PyErr_NoMemory();
+	if (list != Py_None) {
+		job->tuples = PySequence_Tuple(list);
+		job->operations = job->tuples ? operations_of(chunks, job->tuples) : NULL;
+		if (!job->operations)
+			goto fail;
+		job->count = PyTuple_Size(job->tuples);
+	}
+	if (guard_refuse_views(chunks->range, "change chunks of") || !(job->range = guard_enter(chunks->range)))
+		goto fail;
+	Py_INCREF(batch);
+	job->batch = batch;
+	pthread_mutex_lock(&chunks->lock);
+	if (chunks->first)
+		chunks->last->next = job;
+	else
+		chunks->first = job;
+	chunks->last = job;
+	if (!chunks->next)
+		chunks->next = job;
+	pthread_cond_broadcast(&chunks->changed);
+	pthread_mutex_unlock(&chunks->lock);
+	Py_RETURN_NONE;
+fail:
+	Py_XDECREF(job->tuples);
+	PyMem_Free(job->operations);
+	PyMem_Free(job);
+	return NULL;
+}
+
+/* Record that the first batch that has not ended has ended. The caller holds the lock. */
+static void job_ended(struct chunks *chunks)
+{
+	chunks->next = chunks->next->next;
+	pthread_cond_broadcast(&chunks->changed);
+}
+
+/*
+ * Execute batches up to one that fails, or that has no operations. Return it, or NULL after stop(). *done is the number
+ * of its operations that have succeeded; *code is the error of the next one.
+ */
+static struct job *jobs_execute(struct chunks *chunks, const char *key, Py_ssize_t *done, int *code)
+{
+	struct job *job;
+
+	pthread_mutex_lock(&chunks->lock);
+	for (;;) {
+		*done = *code = 0;
+		while (!chunks->next && !chunks->stopped)
+			pthread_cond_wait(&chunks->changed, &chunks->lock);
+		job = chunks->next;
+		/* If another thread changes the chunks, execute() refuses the batch. */
+		if (!job || !job->operations || atomic_exchange(&chunks->busy, true))
+			break;
+		pthread_mutex_unlock(&chunks->lock);
+		*code = execute_all(chunks, job->range, job->operations, job->count, key, 0, done);
+		atomic_store(&chunks->busy, false);
+		pthread_mutex_lock(&chunks->lock);
+		if (*code)
+			break;
+		job_ended(chunks);
+	}
+	pthread_mutex_unlock(&chunks->lock);
+	return job;
+}
+
+PyDoc_STRVAR(serve_doc,
+	"serve($self, /)\n--\n\n"
+	"Execute the batches of post() in order. Return None after stop(), when all have ended; otherwise the first "
+	"batch "
+	"that the caller has to execute, and None, or what execute() would have returned if an operation has failed. "
+	"The "
+	"caller then ends this batch with finish().\n\n"
+	"Threads: one.\n"
+	"Cost: the interpreter's lock is released until the call returns.");
+
+static PyObject *chunks_serve(PyObject *self, PyObject *none)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	const char *key = PyBytes_AsString(chunks->key);
+	PyObject *result = Py_None, *batch;
+	Py_ssize_t done;
+	struct job *job;
+	int code;
+
+	(void)none;
+	UNLOCKED(job = jobs_execute(chunks, key, &done, &code));
+	if (!job)
+		Py_RETURN_NONE;
+	batch = job->batch;
+	Py_INCREF(batch);
+	if (code)
+		result = tuple_of(2,
+			(PyObject *[]){PyLong_FromSsize_t(done), failed(chunks, job->operations[done].action, code)});
+	else
+		Py_INCREF(result);
+	return tuple_of(2, (PyObject *[]){batch, result});
+}
+
+PyDoc_STRVAR(finish_doc,
+	"finish($self, result, /)\n--\n\n"
+	"End the batch that serve() has returned; take() then returns result for it.\n\n"
+	"Raises RuntimeError: there is none.");
+
+static PyObject *chunks_finish(PyObject *self, PyObject *result)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	PyObject *batch = NULL;
+
+	pthread_mutex_lock(&chunks->lock);
+	if (chunks->next) {
+		batch = chunks->next->batch;
+		Py_INCREF(result);
+		chunks->next->batch = result;
+		job_ended(chunks);
+	}
+	pthread_mutex_unlock(&chunks->lock);
+	if (!batch) {
+		PyErr_SetString(PyExc_RuntimeError, "finish() without a batch");
+		return NULL;
+	}
+	Py_DECREF(batch);
+	Py_RETURN_NONE;
+}
+
+/* Wait for the end of the first batch, up to 50 ms. The caller holds neither lock. */
+static void job_wait(struct chunks *chunks)
+{
+	struct timespec end;
+
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_nsec += 50000000;
+	if (end.tv_nsec >= 1000000000) {
+		end.tv_nsec -= 1000000000;
+		end.tv_sec++;
+	}
+	pthread_mutex_lock(&chunks->lock);
+	while (chunks->first == chunks->next && !pthread_cond_timedwait(&chunks->changed, &chunks->lock, &end))
+		;
+	pthread_mutex_unlock(&chunks->lock);
+}
+
+PyDoc_STRVAR(take_doc,
+	"take($self, wait, /)\n--\n\n"
+	"Return the result of the first batch that was not taken: the batch itself if serve() has executed all of it, "
+	"or "
+	"what finish() got. Return None if there is none, or if it has not ended and `wait` is false.\n\n"
+	"Threads: one. Raises what a signal handler raises during the wait.");
+
+static PyObject *chunks_take(PyObject *self, PyObject *wait)
+{
+	struct chunks *chunks = (struct chunks *)self;
+	int waits = PyObject_IsTrue(wait);
+	struct job *job = NULL;
+
+	while (waits >= 0 && !job) {
+		bool empty;
+
+		pthread_mutex_lock(&chunks->lock);
+		empty = !chunks->first;
+		if (chunks->first != chunks->next) {
+			job = chunks->first;
+			chunks->first = job->next;
+		}
+		pthread_mutex_unlock(&chunks->lock);
+		if (job || empty || !waits)
+			break;
+		UNLOCKED(job_wait(chunks));
+		if (PyErr_CheckSignals())
+			return NULL;
+	}
+	if (waits < 0)
+		return NULL;
+	if (!job)
+		Py_RETURN_NONE;
+	return job_free(chunks, job);
+}
+
+PyDoc_STRVAR(stop_doc, "stop($self, /)\n--\n\nLet serve() return None when all batches have ended.");
+
+static PyObject *chunks_stop(PyObject *self, PyObject *none)
+{
+	struct chunks *chunks = (struct chunks *)self;
+
+	(void)none;
+	pthread_mutex_lock(&chunks->lock);
+	chunks->stopped = true;
+	pthread_cond_broadcast(&chunks->changed);
+	pthread_mutex_unlock(&chunks->lock);
+	Py_RETURN_NONE;
+}
+
 /* ---- pins ---- */
 
 /* Store the chunks that are pinned, or of these only those whose objects were evicted. Return their number. */
@@ -496,6 +744,8 @@ static PyObject *chunks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	(void)kwargs;
 	if (!chunks)
 		return NULL;
+	pthread_mutex_init(&chunks->lock, NULL);
+	pthread_cond_init(&chunks->changed, NULL);
 	if (!PyArg_ParseTuple(
 		    args, "OOIISp", &handle, &chunks->pool, &chunks->count, &chunks->pages, &chunks->key, &private)) {
 		chunks->pool = chunks->key = NULL;
@@ -532,6 +782,14 @@ static void chunks_dealloc(PyObject *self)
 	struct chunks *chunks = (struct chunks *)self;
 
 	PyObject_GC_UnTrack(self);
+	while (chunks->first) {
+		struct job *job = chunks->first;
+
+		chunks->first = job->next;
+		Py_DECREF(job_free(chunks, job));
+	}
+	pthread_cond_destroy(&chunks->changed);
+	pthread_mutex_destroy(&chunks->lock);
 	PyMem_Free(chunks->list);
 	Py_XDECREF(chunks->range);
 	Py_XDECREF(chunks->pool);
@@ -542,6 +800,11 @@ static void chunks_dealloc(PyObject *self)
 static PyMethodDef chunks_methods[] = {
 	{"execute", chunks_execute, METH_VARARGS, execute_doc},
 	{"map", chunks_map, METH_VARARGS, map_doc},
+	{"post", chunks_post, METH_VARARGS, post_doc},
+	{"serve", chunks_serve, METH_NOARGS, serve_doc},
+	{"finish", chunks_finish, METH_O, finish_doc},
+	{"take", chunks_take, METH_O, take_doc},
+	{"stop", chunks_stop, METH_NOARGS, stop_doc},
 	{"pinned", chunks_pinned, METH_NOARGS, pinned_doc},
 	{"lost", chunks_lost, METH_NOARGS, lost_doc},
 	{NULL, NULL, 0, NULL},
@@ -553,7 +816,7 @@ static PyType_Slot chunks_slots[] = {
 		"Chunks of `pages` pages of the elastic range with this guard. key: bytes, of the metadata of "
 		"published\n"
 		"objects. private: refuse sessions of other tenants.\n"
-		"Threads: one at a time."},
+		"Threads: one at a time, and one in serve()."},
 	{Py_tp_new, chunks_new},
 	{Py_tp_traverse, chunks_traverse},
 	{Py_tp_dealloc, chunks_dealloc},

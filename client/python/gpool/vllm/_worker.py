@@ -14,7 +14,6 @@ import logging
 import struct
 import threading
 import time
-from queue import SimpleQueue
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
@@ -53,8 +52,10 @@ class _Batch(NamedTuple):
     """recorded after the work that precedes the operations"""
 
 
-_Ended = Union[Tuple[List[Op], Set[int]], BaseException]
-"""the operations of a batch and the numbers of those that have failed, or the exception that has ended the batch"""
+_Ended = Union[_Batch, Tuple[_Batch, Set[int]], BaseException]
+"""a batch, and the numbers of its operations that have failed, or the exception that has ended it"""
+_Result = Tuple[int, Optional[Error]]
+"""of Chunks.execute()"""
 
 
 class Worker:
@@ -69,13 +70,11 @@ class Worker:
         self._rank = rank
         self._ranks = ranks
         self._private = private
-        self._checked = time.monotonic()
+        self._check_at = time.monotonic() + CHECK_SECONDS
         self._later: List[Op] = []
         self._waits = False  # no forward pass follows in this step
-        self._batches: SimpleQueue[Optional[_Batch]] = SimpleQueue()  # None: the thread ends
-        self._ended: SimpleQueue[_Ended] = SimpleQueue()
-        self._running = 0  # number of batches in the thread whose end was not taken from _ended
-        self._thread = threading.Thread(target=self._run_thread, name="gpool", daemon=True)
+        self._running = 0  # number of batches in the thread whose end was not taken
+        self._thread: Optional[threading.Thread] = None
         # While operations have not ended, only the thread uses _chunks and this field.
         self._refused = ""  # the last refusal of reserved pages that was logged
         # The thread adds to this field, and the other one takes what belongs to ended operations.
@@ -117,6 +116,7 @@ class Worker:
             ) from error
         if error is not None:
             raise error
+        self._thread = threading.Thread(target=self._run_thread, args=(self._chunks,), name="gpool", daemon=True)
         self._thread.start()
         return self.buffer
 
@@ -141,7 +141,8 @@ class Worker:
 
     def before_forward(self, orders: Orders) -> None:
         """Begin the operations that can precede the forward pass, and keep the others for after_forward()."""
-        self._check_pins()
+        if time.monotonic() >= self._check_at:
+            self._check_pins()
         self._waits = orders.patience_ms > 0
         if not orders.ops and not self._running:  # most steps
             return
@@ -169,15 +170,20 @@ class Worker:
 
     def wait(self) -> None:
         """Wait for the end of all operations that have begun. Raises the exception that has ended one of them."""
-        while self._running:
-            self._take_ended()
+        while self._take_ended(True):
+            pass
 
-    def _take_ended(self) -> None:
-        ended = self._ended.get()
+    def _take_ended(self, wait: bool) -> bool:
+        """Record the answers of the first batch in the thread; return False if there is none that has ended."""
+        ended: Optional[_Ended] = self._chunks.take(wait) if self._running else None
+        if ended is None:
+            return False
         self._running -= 1
         if isinstance(ended, BaseException):
             raise ended
-        self._answer(*ended)
+        batch, failed = (ended, set()) if isinstance(ended, _Batch) else ended
+        self._answer(batch.ops, failed)
+        return True
 
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call, or None."""
@@ -198,8 +204,8 @@ class Worker:
         """Give operations to the thread, which executes them after the GPU work that is queued now. If no forward pass
         follows, execute them here, after the operations that have begun. Raise an exception of earlier operations.
         """
-        while self._running and (self._waits or not self._ended.empty()):
-            self._take_ended()
+        while self._take_ended(self._waits):
+            pass
         if not ops:
             return
         queued = torch.cuda.current_stream().record_event() if self.pool.device.backend == "cuda" else None
@@ -207,30 +213,34 @@ class Worker:
         if self._waits:
             self._answer(ops, self._run(batch))
         else:
+            simple = not reservation and queued is None and all(op.action != Action.MAP for op in ops)
+            self._chunks.post(batch, batch.calls if simple else None)
             self._running += 1
-            self._batches.put(batch)
 
-    def _run_thread(self) -> None:
-        """Execute batches. While this thread has the interpreter's lock, the forward pass waits, so the other thread
-        prepares the calls and records the answers.
+    def _run_thread(self, chunks: _native.Chunks) -> None:
+        """Execute batches. Most of them run no Python code here: the forward pass waits while this thread has the
+        interpreter's lock. The other thread therefore prepares the calls and records the answers.
         """
         while True:
-            batch = self._batches.get()
-            if batch is None:
+            served = chunks.serve()
+            if served is None:
                 return
+            batch, begun = served
             try:
-                self._ended.put((batch.ops, self._run(batch)))
+                chunks.finish((batch, self._run(batch, begun)))
             except BaseException as error:  # the thread of the forward pass raises it
-                self._ended.put(error)
+                chunks.finish(error)
 
-    def _run(self, batch: _Batch) -> Set[int]:
-        """Execute a batch; return the numbers of the operations that have failed."""
+    def _run(self, batch: _Batch, begun: Optional[_Result] = None) -> Set[int]:
+        """Execute a batch; return the numbers of the operations that have failed. begun: the result of its calls up to
+        one that has failed.
+        """
         if batch.queued is not None:
             batch.queued.synchronize()
         with self.pool.use_reservation(batch.reservation) if batch.reservation else contextlib.nullcontext():
-            return self._execute(batch)
+            return self._execute(batch, begun)
 
-    def _execute(self, batch: _Batch) -> Set[int]:
+    def _execute(self, batch: _Batch, begun: Optional[_Result]) -> Set[int]:
         """Execute operations in order, in as few calls as possible."""
         failed: Set[int] = set()
         ops, calls = batch.ops, batch.calls
@@ -239,7 +249,8 @@ class Worker:
                 count, (done, error) = 1, self._map(ops[0])
             else:
                 count = next((at for at, op in enumerate(ops) if op.action == Action.MAP), len(ops))
-                done, error = self._chunks.execute(calls[:count], batch.patience_ms)
+                done, error = begun or self._chunks.execute(calls[:count], batch.patience_ms)
+                begun = None
             if done < count:
                 if error is not None:
                     self._report(ops[done], error, batch.reservation)
@@ -314,9 +325,7 @@ class Worker:
 
         The agent does not evict pinned objects. The check limits the effects of errors in other processes.
         """
-        if time.monotonic() - self._checked < CHECK_SECONDS:
-            return
-        self._checked = time.monotonic()
+        self._check_at = time.monotonic() + CHECK_SECONDS
         self.wait()
         lost = self._chunks.lost()
         if lost:
@@ -348,9 +357,12 @@ class Worker:
 
     def close(self) -> None:
         """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
-        if self._thread.is_alive():
-            self._batches.put(None)
+        if self._thread is not None:
+            self._chunks.stop()
             self._thread.join()
+            while self._running:
+                with contextlib.suppress(BaseException):  # it concerns no step anymore
+                    self.wait()
         self.buffer = None
         try:
             self.pool.close()
