@@ -8,11 +8,12 @@ usage: bench.py [--document] [overhead] [processes] [gain] [sharing]      defaul
              of 3 MB, whose steps take 2 to 5 ms, and with one of 140 MB, whose steps take 20 to 40 ms. Each engine is
              one process, so that gpool's thread and the agent have a core. The engines get the same prompts, and
              execute steps for 0.1 s in turn, so that changes of the machine's speed affect all of them. Before, all
-             memory of the pool is written once, and the stock engines have written most of their memory
+             memory of the pool is written once, and the stock engines have written most of their memory. The engines
+             are started several times, because two equal engines can differ by 2 % until they end
   processes  throughput and CPU time of such engines in the processes that vLLM starts by default, of which two use
              a core each, even while they wait. One engine after the other answers all prompts of a round. On a machine
              with two cores, gpool's thread and the agent compete with these processes. The engines are started several
-             times
+             times, too
   gain       two engines, of which in turn one, the other and both get a burst of requests: on one elastic pool, and
              with a fixed half of its memory each. Half of the prompts begin with one of some prefixes of random
              lengths, whichever engine gets them. The model is that of 140 MB; steps have at most 512 tokens, so that a
@@ -28,10 +29,10 @@ Prints a table for each. All engines of a measurement exist at the same time and
 machine affects all of them; the ratios are medians of the ratios of rounds. The figures are those of a small model on a
 CPU.
 
-Environment: ROUNDS (default 10; four times as many with the model of 3 MB); for processes: STARTS, number of starts of
-the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of 512 KiB, each of which has the
-256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16 24": they need less memory than a
-half has, more, and all of the pool); ENGINE_SECONDS.
+Environment: ROUNDS (default 10; four times as many with the model of 3 MB); for overhead and processes: STARTS, number
+of starts of the engines, over which the rounds are distributed (default 5); for gain: PAGES, pages of 512 KiB, each of
+which has the 256 tokens of one request (default 24), and LOADS, requests in a burst (default "4 16 24": they need less
+memory than a half has, more, and all of the pool); ENGINE_SECONDS.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parents[1] / "tools" / "engines")]
@@ -69,7 +70,7 @@ SETTLED = 1.2
 """seconds after which an engine that has answered uses no more CPU time: a worker of vLLM polls for one second"""
 ROUNDS = int(os.environ.get("ROUNDS", "10"))
 STARTS = int(os.environ.get("STARTS", "5"))
-"""number of starts of the engines of `processes`"""
+"""number of starts of the engines of `overhead` and `processes`"""
 TURN = 0.1
 """seconds for which an engine of `overhead` executes steps before it is another one's turn"""
 PAGE, PAGE_TOKENS = 512 << 10, 256  # tokens of the small model
@@ -188,16 +189,27 @@ def overhead() -> List[Row]:
         made = ways(which, environment=one_process)
         stock, again = "stock vLLM", "stock vLLM, another engine"
         made = {stock: made[stock], again: made[stock], **made}
-        rates = measured(made, partial(measure_turns, what, warm, rounds, requests))
+        rates: Dict[str, List[float]] = {name: [] for name in made}
+        for start, mine in rounds_of_starts(rounds):
+            measured(made, partial(measure_turns, f"{what}, start {start}", warm, mine, requests, rates))
         base = [(one + two) / 2 for one, two in zip(rates[stock], rates[again])]
         rows += rate_rows("throughput, tokens/s", what, rates, ".0f", base)
     return rows
 
 
-def measure_turns(what: str, warm: int, rounds: int, requests: int, engines: Dict[str, Way]) -> Dict[str, List[float]]:
-    """Return the throughput of each engine in each round, up to the last token."""
+def rounds_of_starts(rounds: int) -> Iterator[Tuple[int, int]]:
+    """Yield the number of each start of the engines, from 1, and that of its rounds, which are at least one."""
+    for start in range(STARTS):
+        mine = rounds * (start + 1) // STARTS - rounds * start // STARTS
+        if mine:
+            yield start + 1, mine
+
+
+def measure_turns(
+    what: str, warm: int, rounds: int, requests: int, rates: Dict[str, List[float]], engines: Dict[str, Way]
+) -> None:
+    """Add the throughput of each engine in each round, up to the last token, to `rates`."""
     separate(engines)
-    rates: Dict[str, List[float]] = {name: [] for name in engines}
     for number in range(warm + rounds):
         prompts = [tokens(1000 * number + each, 200) for each in range(requests)]
         working = {
@@ -214,7 +226,6 @@ def measure_turns(what: str, warm: int, rounds: int, requests: int, engines: Dic
                 rates[name].append(requests * ANSWER / way.engines[0].last)
             found = ", ".join(f"{name}: {rates[name][-1]:.0f}" for name in engines)
             progress(f"overhead, model of {what}, round {number - warm + 1}, tokens/s: {found}")
-    return rates
 
 
 def separate(engines: Dict[str, Way]) -> None:
@@ -239,10 +250,8 @@ def processes() -> List[Row]:
         made = ways(which)
         rates: Dict[str, List[float]] = {name: [] for name in made}
         used: Dict[str, List[float]] = {name: [] for name in made}
-        for start in range(STARTS):
-            mine = rounds * (start + 1) // STARTS - rounds * start // STARTS
-            if mine:
-                measured(made, partial(measure_rounds, f"{what}, start {start + 1}", warm, mine, requests, rates, used))
+        for start, mine in rounds_of_starts(rounds):
+            measured(made, partial(measure_rounds, f"{what}, start {start}", warm, mine, requests, rates, used))
         rows += rate_rows("throughput, tokens/s", what, rates, ".0f", rates["stock vLLM"])
         rows += rate_rows("CPU time of a round, s", what, used, ".2f", used["stock vLLM"])
     return rows
