@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
@@ -281,6 +281,18 @@ class OneEngine(Simulated):
                     engine.close()
                 self.assertEqual(*traces)
 
+    def test_all_chunks_are_searched_after_some_time_whatever_steps_have_work(self) -> None:
+        for prompt in range(20, 24):
+            engine = self.engine()
+            settle = mock.Mock(wraps=engine.balloon.settle)
+            engine.add("a", tokens(1, prompt), 150)
+            with (
+                mock.patch.object(_scheduler, "LOOK_AT_ALL_STEPS", 50),
+                mock.patch.object(engine.balloon, "settle", settle),
+            ):
+                engine.run()
+            self.assertIn(sum(len(call.args) > 2 and call.args[2] for call in settle.call_args_list), (2, 3))
+
     def test_answers_alone_need_no_work(self) -> None:
         engine = self.engine()
         scheduler = engine.connector._of_scheduler
@@ -505,6 +517,32 @@ class OneEngine(Simulated):
 
 
 class Sharing(Simulated):
+    def test_blocks_whose_hash_is_known_one_step_late_are_published(self) -> None:
+        """With asynchronous scheduling, vLLM schedules a step before it knows the token that fills a block in it."""
+        for late in (False, True):
+            engine = self.engine()
+            engine.add("a", tokens(late, BLOCK_TOKENS), 2 * CHUNK_TOKENS - BLOCK_TOKENS + 4)
+            noted = self.noted_late(engine, late)
+            self.assertEqual(noted, set(range(1, 1 + 2 * CHUNK_TOKENS // BLOCK_TOKENS)))
+            self.assertEqual(engine.balloon.counters.counts, {"published_chunks": 2}, late)
+
+    def noted_late(self, engine: Engine, late: bool) -> Set[int]:
+        """Run an engine that learns the hash of each full block in the next step; return the full blocks."""
+        sharing = engine.connector._of_scheduler._sharing
+        original, noted = sharing.note, set()
+
+        def note(request: Any, done: int, blocks: List[int]) -> None:
+            place = done // BLOCK_TOKENS
+            first = late and done % BLOCK_TOKENS == 0 and place not in noted
+            noted.add(place)
+            unknown = [request.block_hashes.pop()] if first else []
+            original(request, done, blocks)
+            request.block_hashes.extend(unknown)
+
+        with mock.patch.object(sharing, "note", note):
+            engine.run()
+        return noted
+
     def test_a_prefix_outlives_its_engine_and_is_not_copied(self) -> None:
         prompt = tokens(1, 450)
         first = self.engine()

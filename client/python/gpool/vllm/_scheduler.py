@@ -37,7 +37,7 @@ AHEAD_TOKENS = SPARE_STEPS + 8
 KEEP_STEPS = 256
 """steps for which free blocks that were needed are kept while memory is free, at least"""
 LOOK_AT_ALL_STEPS = 1024
-"""steps after which all chunks are checked"""
+"""steps after which the next search checks all chunks"""
 STUCK_REFUSALS = 3
 """consecutive refusals after which an engine without running requests reserves the memory of its first request"""
 NOTHING = Orders()
@@ -77,7 +77,7 @@ class Scheduler:
         self._peaks = (0, 0)  # see _soon_most(): maxima of the last KEEP_STEPS, and of those that end in _peak_end
         self._peak_end = 0
         self._dirty = True
-        self._looked = 0  # the step of the last look, see SPARE_STEPS
+        self._looked = self._looked_at_all = 0  # the steps of the last searches, see SPARE_STEPS and LOOK_AT_ALL_STEPS
         self._quiet = 0  # next steps that need no work if each running request gets one token and nothing else happens
         self._settled = False
         self._idle = True  # no request was running at the end of the last step
@@ -290,12 +290,15 @@ class Scheduler:
         sharing = self._sharing
         last = self._publish(output, sharing) if sharing is not None else self._full(output)
         publish = sharing.publish_chunk if sharing is not None else None
-        every = not self._simple or bool(output.preempted_req_ids) or balloon.step % LOOK_AT_ALL_STEPS == 0
-        every |= self._freed
         due = balloon.step - self._looked >= (SPARE_STEPS // 2 if last else SPARE_STEPS)
+        # Such a step needs nothing: the blocks that its requests take were counted as needed before.
+        calm = not due and bool(self._admitted) and self._is_quiet(output)
+        every = not self._simple or bool(output.preempted_req_ids) or self._freed
         if due:
             self._looked = balloon.step
-        calm = not due and bool(self._admitted) and self._is_quiet(output)
+            if balloon.step - self._looked_at_all >= LOOK_AT_ALL_STEPS:
+                self._looked_at_all = balloon.step
+                every = True
         if self._requests and not calm:
             self._count_ahead(output)
         spare = self._spare() if self._requests else 0
@@ -341,11 +344,13 @@ class Scheduler:
             return 0
         if not self._requests.keys() >= output.num_scheduled_tokens.keys():
             return 0
-        filled = [
-            (self._requests[request_id].num_computed_tokens + 1) % self._block_tokens
-            for request_id in output.num_scheduled_tokens
-        ]  # tokens after the last full block of each request, after this step
-        return min(self._block_tokens - max(filled), self._looked + SPARE_STEPS - self.balloon.step) - 1
+        most = 0  # tokens after the last full block of a request, after this step
+        for request_id in output.num_scheduled_tokens:
+            done = self._requests[request_id].num_computed_tokens + 1
+            if self._sharing is not None and self._sharing.due.get(request_id, self._block_tokens) <= done:
+                return 0  # vLLM schedules ahead, and does not know the hash of the full block yet
+            most = max(most, done % self._block_tokens)
+        return min(self._block_tokens - most, self._looked + SPARE_STEPS - self.balloon.step) - 1
 
     def _is_scarce(self) -> bool:
         """Return whether free memory is needed elsewhere, or cannot be had."""
