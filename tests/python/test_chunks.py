@@ -318,8 +318,8 @@ class Batches(ChunksTest):
         self.thread.join()
         self.assertRaises(gpool.Busy, self.range.close)
         self.assertEqual(self.chunks.take(False), 0)
+        self.assertRaises(RuntimeError, self.chunks.post, 0, None)
         self.range.close()
-        self.assertRaises(gpool.Closed, self.chunks.post, 0, None)
 
     def test_batches_that_are_not_taken_keep_no_references(self) -> None:
         batch, operations = object(), [(COMMIT, 1)]

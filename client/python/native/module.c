@@ -308,9 +308,8 @@ static PyObject *native_setup(PyObject *module, PyObject *args)
 
 PyDoc_STRVAR(constant_doc,
 	"constant($module, value, /)\n--\n\n"
-	"Return a function that ignores its arguments and returns value. It runs no Python code, which takes about 1 "
-	"us "
-	"where it is not in the processor's caches.");
+	"Return a function that ignores its arguments and returns value. A function in Python takes about 1 us more\n"
+	"if its code is not in the processor's caches.");
 
 static PyObject *constant_call(PyObject *value, PyObject *args, PyObject *kwargs)
 {

@@ -75,7 +75,7 @@ class Worker:
         self._waits = False  # no forward pass follows in this step
         self._running = 0  # number of batches in the thread whose end was not taken
         self._thread: Optional[threading.Thread] = None
-        # While operations have not ended, only the thread uses _chunks and this field.
+        # While operations have not ended, only the thread changes chunks and uses this field.
         self._refused = ""  # the last refusal of reserved pages that was logged
         # The thread adds to this field, and the other one takes what belongs to ended operations.
         self._contents: Dict[int, Content] = {}  # content of mapped objects, by operation
@@ -116,8 +116,9 @@ class Worker:
             ) from error
         if error is not None:
             raise error
-        self._thread = threading.Thread(target=self._run_thread, args=(self._chunks,), name="gpool", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run_thread, args=(self._chunks,), name="gpool", daemon=True)
+        thread.start()
+        self._thread = thread
         return self.buffer
 
     def check_buffer(self, kv_caches: Dict[str, torch.Tensor]) -> None:
@@ -357,12 +358,11 @@ class Worker:
 
     def close(self) -> None:
         """Detach from the pool if its memory is not in use. Otherwise the session ends with the process."""
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._chunks.stop()
             self._thread.join()
-            while self._running:
-                with contextlib.suppress(BaseException):  # it concerns no step anymore
-                    self.wait()
+            while self._chunks.take(True) is not None:
+                pass  # the results concern no step anymore
         self.buffer = None
         try:
             self.pool.close()
