@@ -211,11 +211,12 @@ static void *file_copy(int fd, size_t bytes)
 {
 	void *copy = malloc(bytes);
 	ssize_t count = copy ? pread(fd, copy, bytes, 0) : 0;
+	int error = !copy ? ENOMEM : count < 0 ? errno : EBADMSG;
 
 	if (copy && count == (ssize_t)bytes)
 		return copy;
 	free(copy);
-	errno = !copy ? ENOMEM : count < 0 ? errno : EBADMSG;
+	errno = error;
 	return MAP_FAILED;
 }
 

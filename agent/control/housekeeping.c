@@ -91,6 +91,11 @@ static uint32_t leak_age(const struct session *session, uint32_t page, uint32_t 
 	return age < awake ? age : awake;
 }
 
+static bool tag_can_leak(uint64_t tag)
+{
+	return block_tag_is_block(tag) && !(tag & (BLOCK_PREPARED | BLOCK_EXTENT));
+}
+
 /*
  * Remove the pins of a block or an object, with three exceptions. A prepared block keeps its pins until its worker
  * commits it or rolls it back. A block that is being freed keeps the pin of the freeing thread, which still writes to
@@ -106,7 +111,7 @@ static void leak_unpin_marked(const struct session *session, uint32_t page, uint
 	uint64_t tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
 
 	/* If the page is an object's, the session has no block there, unless the object has just been evicted. */
-	if (object ? tag != 0 : !block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
+	if (object ? tag != 0 : !tag_can_leak(tag))
 		return;
 	if (leak_age(session, page, now_ms) > session->pool->agent->config.pins.max_duration_ms)
 		atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0,
@@ -115,8 +120,11 @@ static void leak_unpin_marked(const struct session *session, uint32_t page, uint
 
 static void leak_unpin(struct session *session, uint32_t page, uint32_t now_ms)
 {
-	uint64_t word = evict_mark(session, page);
+	uint64_t word = 0;
 
+	/* The worker that prepares a block must not find its page marked. */
+	if (tag_can_leak(atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire)))
+		word = evict_mark(session, page);
 	if (!word)
 		return;
 	leak_unpin_marked(session, page, 0, now_ms);

@@ -83,7 +83,10 @@ bool mover_shut(struct mover_queue *queue, uint32_t ended);
 /* mover_begun() - return true if a mover may have begun the job in a slot. Valid only while the gate is shut. */
 bool mover_begun(const struct mover_queue *queue, uint32_t slot);
 
-/* mover_withdraw() - remove a job in flight. Call it only while the gate is shut, and after mover_collect(). */
+/*
+ * mover_withdraw() - remove a job in flight. Call it only while the gate is shut and after mover_collect(), or for a
+ * job with a result, which no mover changes.
+ */
 void mover_withdraw(struct mover_queue *queue, uint32_t slot);
 
 /*
