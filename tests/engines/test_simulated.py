@@ -293,6 +293,17 @@ class OneEngine(Simulated):
                 engine.run()
             self.assertIn(sum(len(call.args) > 2 and call.args[2] for call in settle.call_args_list), (2, 3))
 
+    def test_a_worker_ends_although_a_signal_handler_has_ended_a_step_between_two_instructions(self) -> None:
+        for difference in (-1, 1):  # in the number of batches
+            engine = self.engine()
+            engine.add("a", tokens(1, 20), 5)
+            engine.run()
+            worker = engine.workers[0]._of_worker
+            worker._running += difference
+            worker.close()
+            self.assertFalse(worker._thread.is_alive())
+            self.assertIsNone(worker._chunks.take(False))
+
     def test_answers_alone_need_no_work(self) -> None:
         engine = self.engine()
         scheduler = engine.connector._of_scheduler
